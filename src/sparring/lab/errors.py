@@ -1,0 +1,52 @@
+"""What the lab says when something is wrong: one sentence, and an exit code that means something.
+
+>>> raise DataError("mnist: no file train-images-idx3-ubyte.gz; put it there or run `sparring data get mnist`")
+Traceback (most recent call last):
+...
+sparring.lab.errors.DataError: mnist: no file train-images-idx3-ubyte.gz; put it there or run `sparring data get mnist`
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LabError(Exception):
+    """Something the user can put right; the command line prints the sentence and leaves with `exit_code`."""
+
+    exit_code = 2
+
+
+class DataError(LabError):
+    """Data that is missing, corrupt, truncated or hostile."""
+
+    exit_code = 3
+
+
+class RunError(LabError):
+    """A run folder that cannot be read or written: locked by another process, full disk, damaged checkpoint."""
+
+    exit_code = 4
+
+
+class Diverged(LabError):
+    """Training left the numbers: the loss is not finite."""
+
+    exit_code = 5
+
+
+class Interrupted(LabError):
+    """Ctrl-C or SIGTERM; the state is on disk and the same command goes on from there."""
+
+    exit_code = 130
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
+    """The error for a name that does not exist, with the nearest names that do.
+
+    >>> print(unknown("method", "satl", ["salt", "smart"]))
+    unknown method 'satl'; did you mean salt? (known: salt, smart)
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return LabError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")

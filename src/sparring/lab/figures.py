@@ -1,0 +1,97 @@
+"""The figures a task can hand to the report: plain data, made here, stored as JSON, drawn by `figures_svg`.
+
+>>> figure = curves("Accuracy under PGD", "epsilon", [0.0, 0.1], "accuracy", {"plain": [0.9, 0.2]}, note="not masked")
+>>> figure["kind"], figure["series"]
+('curves', {'plain': [0.9, 0.2]})
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Figure = dict[str, Any]
+Numbers = Sequence[float] | Tensor
+
+
+def floats(values: Any) -> Any:
+    """Tensors and nested sequences as lists of rounded floats, so that stored figures stay small."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().tolist()
+    if isinstance(values, (list, tuple)):
+        return [floats(value) for value in values]
+    return float(f"{float(values):.5g}")
+
+
+def curves(
+    title: str, x_label: str, x: Numbers, y_label: str, series: Mapping[str, Numbers], note: str = "", log: bool = False
+) -> Figure:
+    """Lines over a shared x axis: robustness curves (put the audit's verdict in `note`), metric against epsilon."""
+    drawn = {name: floats(values) for name, values in series.items()}
+    return dict(
+        kind="curves", title=title, x_label=x_label, x=floats(x), y_label=y_label, series=drawn, note=note, log=log
+    )
+
+
+def histogram(title: str, x_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
+    """Overlaid histograms, for example the accuracies of random and of adversarial sub-networks."""
+    return dict(
+        kind="histogram",
+        title=title,
+        x_label=x_label,
+        series={name: floats(values) for name, values in series.items()},
+        note=note,
+    )
+
+
+def heatmap(title: str, x_label: str, y_label: str, rows: Sequence[Numbers] | Tensor, note: str = "") -> Figure:
+    """A matrix as colours. From `Task.probe`, figures of the same title are stacked: one row per epoch."""
+    matrix = [list(row) for row in floats(rows)]
+    return dict(kind="heatmap", title=title, x_label=x_label, y_label=y_label, rows=matrix, note=note)
+
+
+def sentences(title: str, items: Sequence[Mapping[str, Any]], note: str = "") -> Figure:
+    """Words shaded by attention: items with `words`, `weights` and optionally `label`."""
+    shown = [
+        {"words": list(item["words"]), "weights": floats(item["weights"]), "label": str(item.get("label", ""))}
+        for item in items
+    ]
+    return dict(kind="sentences", title=title, items=shown, note=note)
+
+
+def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
+    """One bar for each unit and series, for example the learned keep rates of every layer."""
+    return dict(
+        kind="bars",
+        title=title,
+        y_label=y_label,
+        series={name: floats(values) for name, values in series.items()},
+        note=note,
+    )
+
+
+def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability") -> Figure:
+    """Confidence against accuracy in equal-width bins, with the expected calibration error (Guo et al. 2017).
+
+    >>> figure = reliability(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
+    >>> figure["ece"]
+    0.45
+    """
+    confidence, predicted = probabilities.detach().double().max(-1)
+    right = (predicted == targets).double()
+    place = (confidence * bins).ceil().clamp(1, bins).long() - 1  # bins are (lower, upper]
+    count = torch.bincount(place, minlength=bins)
+    total = count.clamp(min=1)
+    mean_confidence = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence) / total
+    accuracy = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right) / total
+    ece = float((count * (mean_confidence - accuracy).abs()).sum() / max(len(targets), 1))
+    return dict(
+        kind="reliability",
+        title=title,
+        confidence=floats(mean_confidence),
+        accuracy=floats(accuracy),
+        count=count.tolist(),
+        ece=floats(ece),
+        note="",
+    )

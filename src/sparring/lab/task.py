@@ -1,0 +1,271 @@
+"""What a task is: data, a model, a metric, and the methods that compete on it with their papers' settings.
+
+To add a task, write one file in `sparring/lab/tasks/` that ends in `TASKS = (Task(...),)` and add the file's name to
+`MODULES` in `sparring/lab/tasks/__init__.py`. The four functions of a task see only a `Setting`, a read-only mapping
+of every number that shapes the run (the scale's, then the method's, then the user's `--set name=value`).
+
+>>> import torch
+>>> from torch import nn
+>>> def load(setting):
+...     x = torch.linspace(-1, 1, setting["examples"])[:, None]
+...     half = len(x) // 2
+...     return Data(train=Split(x[:half], x[:half] * 2), validation=Split(x[half:], x[half:] * 2))
+>>> def evaluate(model, split, setting):
+...     return {"mse": float((model(split.inputs) - split.targets).square().mean())}
+>>> class Plain:          # methods return a `sparring.Objective`; anything with `steps` will do
+...     update_each_loss, diagnostics = False, {}
+...     def __init__(self, model):
+...         self.model = model
+...     def steps(self, inputs, targets):
+...         yield (self.model(inputs) - targets).square().mean()
+>>> line = Task(
+...     name="line", summary="fit a line", score="mse", better="lower",
+...     scales={"tiny": {"examples": 64, "epochs": 2, "batch": 8, "optimiser": "sgd", "lr": 0.1}},
+...     methods=(Method("plain", "least squares", lambda model, setting, data: Plain(model)),),
+...     load=load, build=lambda setting, data: nn.Linear(1, 1), evaluate=evaluate)
+>>> setting = line.setting("plain", "tiny", seed=0, overrides={"lr": 0.2})
+>>> setting["lr"], setting["epochs"], setting.seed
+(0.2, 2, 0)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from .errors import LabError, unknown
+
+Value = bool | int | float | str | None
+SCALES = ("tiny", "small", "paper")
+
+# What the training loop reads when a task does not say otherwise.
+DEFAULTS: dict[str, Value] = {
+    "epochs": 10,  # 0: nothing to train (closed-form baselines fit themselves in `build`)
+    "batch": 32,  # examples of one update and process; a last incomplete batch is left out
+    "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
+    "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
+    "lr": 1e-3,
+    "momentum": 0.9,  # sgd only
+    "smoothing": 0.99,  # rmsprop's alpha
+    "weight_decay": 0.0,
+    "logit_lr": 0.01,  # parameters called *logits* (learned dropout rates) have their own rate and no weight decay
+    "schedule": "constant",  # constant, cosine, linear (down to lr_end), exponential (times lr_decay per update)
+    "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
+    "lr_end": 0.0,
+    "lr_decay": 1.0,
+    "warmup": 0.0,  # share of all updates in which the rate grows from 0
+    "clip": 0.0,  # largest norm of the whole gradient; 0: none
+    "patience": 0,  # epochs without a better validation score before stopping; 0: never
+    "precision": "no",  # no, bf16
+}
+
+
+def take(tree: Any, index: Tensor | slice) -> Any:
+    """Rows `index` of a tensor, or of every tensor in a tuple, list or dict.
+
+    >>> import torch
+    >>> take({"ids": torch.arange(6).reshape(3, 2)}, torch.tensor([2]))
+    {'ids': tensor([[4, 5]])}
+    """
+    if isinstance(tree, Tensor):
+        return tree[index]
+    if isinstance(tree, Mapping):
+        return {name: take(value, index) for name, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(take(value, index) for value in tree)
+    return tree
+
+
+def rows(tree: Any) -> int:
+    """How many examples a tree of batch-first tensors holds."""
+    while not isinstance(tree, Tensor):
+        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
+    return len(tree)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples: `inputs` is a tensor or a tuple / dict of tensors (dim 0 = example), as the model takes them.
+
+    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding.
+    """
+
+    inputs: Any
+    targets: Any = None
+    collate: Callable[[Any, Any], tuple[Any, Any]] | None = None
+
+    def __len__(self) -> int:
+        return rows(self.inputs)
+
+    def batch(self, index: Tensor | slice) -> tuple[Any, Any]:
+        """The examples `index` as `(inputs, targets)`."""
+        inputs, targets = take(self.inputs, index), take(self.targets, index)
+        return self.collate(inputs, targets) if self.collate else (inputs, targets)
+
+    def batches(self, size: int) -> Iterator[tuple[Any, Any]]:
+        """Every example once, in order: for evaluation."""
+        for start in range(0, len(self), size):
+            yield self.batch(slice(start, min(start + size, len(self))))
+
+
+@dataclass(frozen=True)
+class Data:
+    """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary)."""
+
+    train: Split
+    validation: Split
+    test: Split | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Trainable(Protocol):
+    """What the loop needs of an objective; `sparring.Objective` and every recipe have it."""
+
+    update_each_loss: bool  # free_at: an optimiser update follows each loss; else one update after the last
+
+    @property
+    def diagnostics(self) -> Mapping[str, float]:
+        """Plain floats about the last step."""
+
+    def steps(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
+        """The losses of one training step, each to be back-propagated before the next is asked for."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train: `objective(model, setting, data)` returns a `sparring.Objective` (None: nothing to train).
+
+    `settings` are the paper's numbers, `scales` what is different at a scale: `{"tiny": {"delta": 0.1}}`. A method that
+    needs another layer sets a value (`settings={"dropout": "concrete"}`) which the task's `build` reads.
+    """
+
+    name: str
+    summary: str
+    objective: Callable[[nn.Module, "Setting", Data], Trainable] | None
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    scales: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting(Mapping[str, Value]):
+    """Everything that decides a run. `setting["lr"]` is a number; `setting.data` the folder of real data (or None)."""
+
+    task: str
+    method: str
+    scale: str
+    seed: int
+    data: Path | None
+    values: Mapping[str, Value]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.values:
+            raise unknown("setting", name, self.values)
+        return self.values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:
+    """No figures."""
+    return []
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data + model + metric + methods, at the scales `tiny`, `small` and `paper`.
+
+    Args:
+        name: what the user types.
+        summary: one line for `sparring tasks`.
+        score: the name of the figure of `evaluate` that decides; `better` says which way.
+        scales: for each scale the values that differ from `DEFAULTS`, and the task's own.
+        methods: the competitors, `baseline` among them.
+        load: `(setting) -> Data`; embedded or generated at `tiny`, from `setting.data` else. Must depend on nothing but
+            the setting, so that every method and every resumed run sees the same examples.
+        build: `(setting, data) -> model`, called under the run's seed. Parameters that share name and shape with the
+            baseline's model are set to the same initial values, whatever else the method adds.
+        evaluate: `(model, split, setting) -> {"error": 0.1, ...}`; called in eval mode without gradients.
+        figures: `(model, data, setting) -> [figure, ...]` after training, see `sparring.lab.figures` for the kinds.
+        probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
+        paper: where the settings come from.
+    """
+
+    name: str
+    summary: str
+    score: str
+    better: Literal["higher", "lower"]
+    scales: Mapping[str, Mapping[str, Value]]
+    methods: tuple[Method, ...]
+    load: Callable[[Setting], Data]
+    build: Callable[[Setting, Data], nn.Module]
+    evaluate: Callable[[nn.Module, Split, Setting], dict[str, float]]
+    figures: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
+    probe: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
+    baseline: str = "plain"
+    paper: str = ""
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        if self.baseline not in names:
+            raise ValueError(f"task {self.name}: baseline {self.baseline!r} is not among its methods {names}")
+        if len(set(names)) < len(names) or not set(self.scales) <= set(SCALES):
+            raise ValueError(f"task {self.name}: method names must differ and scales be among {SCALES}")
+
+    def method(self, name: str) -> Method:
+        """The method called `name`; an error that suggests near names otherwise."""
+        for method in self.methods:
+            if method.name == name:
+                return method
+        raise unknown(f"method of task {self.name}", name, [method.name for method in self.methods])
+
+    def setting(
+        self,
+        method: str,
+        scale: str = "tiny",
+        seed: int = 0,
+        data: Path | None = None,
+        overrides: Mapping[str, Value] | None = None,
+    ) -> Setting:
+        """The resolved settings of one run: defaults, scale, method, method at that scale, then `overrides`."""
+        if scale not in self.scales:
+            raise unknown(f"scale of task {self.name}", scale, self.scales)
+        chosen = self.method(method)
+        values: dict[str, Value] = {**DEFAULTS, **self.scales[scale], **chosen.settings, **chosen.scales.get(scale, {})}
+        for name, value in (overrides or {}).items():
+            if name not in values:
+                raise unknown(f"setting of task {self.name}, method {method}", name, values)
+            values[name] = like(name, values[name], value)
+        return Setting(self.name, method, scale, seed, data, values)
+
+
+def like(name: str, default: Value, value: Value) -> Value:
+    """`value` in the type of the default it replaces, or a clear error.
+
+    >>> like("epochs", 10, 3.0), like("lr", 1e-3, 1)
+    (3, 1.0)
+    >>> like("epochs", 10, "many")
+    Traceback (most recent call last):
+    ...
+    sparring.lab.errors.LabError: epochs='many' does not fit; a whole number like 10 would
+    """
+    if default is None or value is None:
+        return value
+    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[type(default)]
+    if isinstance(default, str):
+        return str(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+    elif isinstance(default, int):
+        if number and float(value) == int(value):  # type: ignore[arg-type]
+            return int(value)  # type: ignore[arg-type]
+    elif number:
+        return float(value)  # type: ignore[arg-type]
+    raise LabError(f"{name}={value!r} does not fit; {wanted} like {default} would")
