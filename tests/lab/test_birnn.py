@@ -1,0 +1,85 @@
+import pytest
+import torch
+
+from sparring.lab.models.birnn import Encoder, PairSequence, SingleSequence
+from sparring.penalties import kl, symmetric_kl
+
+KINDS = ("lstm", "gru", "cnn")
+
+
+def single(kind="lstm", attention="additive"):
+    torch.manual_seed(0)
+    return SingleSequence(12, 5, 8, encoder=kind, attention=attention).double()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("attention", ["additive", "dot"])
+def test_a_padded_batch_equals_the_single_sentences(kind, attention):
+    model = single(kind, attention)
+    tokens = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0], [1, 0, 0, 0, 0]])
+    together = model(tokens)
+    for row, length in enumerate((5, 3, 1)):
+        torch.testing.assert_close(together[row], model(tokens[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_padded_pair_equals_the_single_pair(kind):
+    torch.manual_seed(0)
+    model = PairSequence(12, 5, 8, 4, encoder=kind).double()
+    paragraph, question = torch.tensor([[3, 4, 5, 6], [8, 9, 0, 0]]), torch.tensor([[2, 3, 4], [5, 0, 0]])
+    together = model(paragraph, question)
+    torch.testing.assert_close(together[1], model(paragraph[1:, :2], question[1:, :1])[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_row_is_the_bias_of_the_head_and_gives_finite_gradients(kind):
+    model = single(kind)
+    logits = model(torch.tensor([[0, 0, 0], [3, 4, 0]]))
+    torch.testing.assert_close(logits[0], model.head.bias)
+    logits.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encoder_reads_in_both_directions(kind):
+    torch.manual_seed(0)
+    encoder = Encoder(3, 8, kind).double()
+    vectors = torch.randn(1, 5, 3, dtype=torch.double, requires_grad=True)
+    states, _ = encoder(vectors, torch.ones(1, 5).bool())
+    (gradient,) = torch.autograd.grad(states[0, 2].sum(), vectors)
+    assert (gradient[0, [0, 1, 3, 4]].abs().sum(-1) > 0).all()
+
+
+def test_entities_rule_out_answers_without_breaking_divergences():
+    torch.manual_seed(0)
+    model = PairSequence(12, 5, 8, 4)
+    paragraph, question = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[2, 3]])
+    entities = torch.tensor([[False, True, True, False]])
+    logits = model(paragraph, question, entities)
+    assert logits.softmax(-1)[0, [0, 3]].tolist() == [0.0, 0.0]
+    open_logits = model(paragraph, question)
+    torch.testing.assert_close(logits[0, 1:3].softmax(-1), open_logits[0, 1:3].softmax(-1))
+    other = model(paragraph.flip(1), question, entities)
+    for divergence in (kl, symmetric_kl):
+        assert torch.isfinite(divergence(logits, other)).all()
+
+
+def test_given_vectors_are_used_and_padding_stays_zero():
+    vectors = torch.arange(24.0).view(6, 4)
+    model = SingleSequence(6, 4, 8, vectors=vectors)
+    assert model.embedding.weight[3].tolist() == vectors[3].tolist()
+    assert model.embedding.weight[0].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Encoder(3, 8, "mlp"), "kind='mlp'"),
+        (lambda: Encoder(3, 7), "a multiple of 2"),
+        (lambda: SingleSequence(6, 4, 8, attention="cosine"), "'additive' or 'dot'"),
+        (lambda: SingleSequence(6, 4, 8, vectors=torch.zeros(3, 4)), r"\(3, 4\)"),
+    ],
+)
+def test_errors_name_what_is_wrong(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
