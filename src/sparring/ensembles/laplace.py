@@ -1,0 +1,123 @@
+"""Laplace priority dropout: every member keeps best the features nearest to its own activation strength."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sparring.ensembles import census
+from sparring.ensembles.masks import mask_features
+
+FARTHEST = 2.0**52  # integers up to here fit every dtype used below
+
+
+class LaplacePriorityDropout(nn.Module):
+    """Shares the features out among the members of an ensemble by activation strength, while it trains.
+
+    >>> dropout = LaplacePriorityDropout(gamma=10.0)
+    >>> features = [torch.rand(5, 16), torch.rand(5, 16), torch.rand(5, 16)]
+    >>> rates = dropout.keep_rates(features)
+    >>> tuple(rates[0].shape), bool((torch.cat(rates) <= 0.978).all())
+    ((5, 16), True)
+    >>> [tuple(masked.shape) for masked in dropout(features)]
+    [(5, 16), (5, 16), (5, 16)]
+
+    Units are binned by strength, the bins are ranked by how many units of all members they hold, and the k-th bin
+    becomes the priority of member k. A unit is kept with a probability that falls with its distance to that priority,
+    times how many of its member's units share its bin. (The paper's text says that crowded bins are kept more; its
+    eq. 4 keeps them less. This follows the equation.)
+
+    Units that are not active are outside the statistics: no counted unit shares their bin, so eq. 4 gives z = 0 and
+    they get the highest rate. After a ReLU they are zero and nothing changes.
+
+    Args:
+        interval: bin width s of eq. 3.
+        alpha: weight of the kernel, eq. 6.
+        beta: the lowest keep rate, eq. 6.
+        scale: lambda of the Laplace kernel, eq. 5.
+        gamma: sharpness, eq. 4. The paper never states it; ``calibrate_gamma`` fits it to a mean keep rate.
+        threshold: only units above it are active (epsilon of Algorithm 1).
+        batchwise: statistics over the batch, and over all ranks when distributed, instead of per example.
+        rescale: divide what is kept by its keep rate. The default multiplies by the bare 0/1 mask, as the paper does:
+            logits are then larger in evaluation than in training, which hides gradients (see the audit).
+        uneven: accept members with different numbers of features.
+
+    Paper: Wu et al., "Deep Ensemble Robustness by Adaptive Sampling in Dropout-Based Simultaneous Training",
+    Algorithm 1, eq. 3-6.
+    """
+
+    gamma: Tensor
+
+    def __init__(
+        self,
+        interval: float = 0.1,
+        alpha: float = 0.85,
+        beta: float = 0.127,
+        scale: float = 0.5,
+        gamma: float = 10.0,
+        threshold: float = 0.0,
+        batchwise: bool = False,
+        rescale: bool = False,
+        uneven: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, value in {"interval": interval, "scale": scale}.items():
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value} must be a positive number")
+        for name, value in {"alpha": alpha, "beta": beta, "gamma": gamma}.items():
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value} must not be negative")
+        if (highest := alpha / (2 * scale) + beta) > 1:
+            needed = f"scale of at least {alpha / (2 * (1 - beta)):.4g}" if beta < 1 else "beta below 1"
+            raise ValueError(
+                f"alpha={alpha}, beta={beta}, scale={scale} give keep rates up to {highest:.4g}, above 1; use {needed}"
+            )
+        self.interval, self.alpha, self.beta, self.scale = interval, alpha, beta, scale
+        self.threshold, self.batchwise, self.rescale, self.uneven = threshold, batchwise, rescale, uneven
+        self.register_buffer("gamma", torch.tensor(float(gamma)))
+
+    def check_sizes(self, sizes: list[int]) -> None:
+        """Refuse feature sizes that the statistics could not compare."""
+        census.check_sizes(sizes, self.uneven)
+
+    @torch.no_grad()
+    def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
+        """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
+        taken, shape, sizes = self.survey(features)
+        rates = self.rates_of(taken, self.squared_distance(taken), float(self.gamma)).view(shape)
+        return list(rates.split(sizes, 1))
+
+    def survey(self, features: list[Tensor]) -> tuple[census.Census, torch.Size, list[int]]:
+        """Bin and count the units (Algorithm 1, lines 1-5): the census, (B, U), the members' sizes."""
+        sizes = census.check_features(features, self.uneven)
+        values = torch.cat([tensor.detach() for tensor in features], 1)  # (B, U)
+        values = values if values.dtype == torch.float64 else values.float()
+        active = (values > self.threshold) & values.isfinite()
+        position = torch.where(active, values, 0.0).div_(self.interval).ceil_().clamp_(-FARTHEST, FARTHEST)
+        bins = position.long().sub_(1)  # eq. 3
+        return census.take(bins, active, sizes, self.batchwise), values.shape, sizes
+
+    def squared_distance(self, taken: census.Census) -> Tensor:
+        """Density times squared distance to the member's priority, eq. 4 without gamma, (R, K, L)."""
+        centres = (taken.levels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2
+        chosen = census.priorities(taken.counts.sum(1), taken.counts.shape[1])  # (R, K)
+        density = taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1)
+        return density * (centres[chosen].unsqueeze(-1) - centres) ** 2
+
+    def rates_of(self, taken: census.Census, distance: Tensor, gamma: float) -> Tensor:
+        """Keep rates of all units from the table over bins, eq. 5-6, (B, U)."""
+        kernel = torch.exp(distance * (-gamma / self.scale))
+        table = kernel.mul_(self.alpha / (2 * self.scale)).add_(self.beta).clamp_(max=1.0)
+        highest = min(self.alpha / (2 * self.scale) + self.beta, 1.0)
+        return torch.where(taken.active, table.view(-1)[taken.place], highest)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        if not self.training:
+            return features
+        return mask_features(features, self.keep_rates(features), self.rescale)
+
+    def extra_repr(self) -> str:
+        return (
+            f"interval={self.interval}, alpha={self.alpha}, beta={self.beta}, scale={self.scale}, "
+            f"gamma={float(self.gamma):.4g}, batchwise={self.batchwise}, rescale={self.rescale}"
+        )
