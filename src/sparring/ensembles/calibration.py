@@ -26,14 +26,13 @@ def calibrate_gamma(dropout: LaplacePriorityDropout, features: list[Tensor], kee
         keep: wanted mean over the active units. It must lie between what gamma = infinity leaves (units in their
             member's own bin stay at the highest rate) and what gamma = 0 gives.
     """
-    taken, _, _ = dropout.survey(features)
-    distance = dropout.squared_distance(taken)
-    if not bool(taken.active.any()):
+    taken, distance = dropout.survey(features)
+    distance, units = distance.double(), taken.counts.double()
+    if not bool(units.any()):
         raise ValueError(f"no unit is above threshold={dropout.threshold}; there is nothing to calibrate on")
 
     def mean_keep(gamma: float) -> float:
-        rates = dropout.rates_of(taken, distance.double(), gamma)
-        return float(rates[taken.active].mean())
+        return float((dropout.rates_of(distance, gamma) * units).sum() / units.sum())
 
     low, high = 0.0, 1.0
     most, least = mean_keep(0.0), mean_keep(1e30)

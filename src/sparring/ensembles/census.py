@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 DENSE_BINS = 4096  # above this many bins between the extremes, only the bins that occur are kept
@@ -15,15 +16,16 @@ class Census(NamedTuple):
 
     Attributes:
         counts: (R, K, L), with R = B rows for statistics per example and R = 1 for the batch.
-        levels: integer labels of the L bins, ascending.
-        place: where each unit's bin stands in ``counts.flatten()``, (B, U); an inactive unit points at some bin.
-        active: which units were counted, (B, U).
+        place: where each unit's bin stands in a table (R, K, L + 1), flattened; the last column is for inactive units.
     """
 
     counts: Tensor
-    levels: Tensor
     place: Tensor
-    active: Tensor
+
+    def hand_out(self, table: Tensor, inactive: float) -> Tensor:
+        """Give every unit the entry of its bin, (B, U), from a table like ``counts``."""
+        padded = F.pad(table, (0, 1), value=inactive)
+        return padded.view(-1).index_select(0, self.place.view(-1)).view(self.place.shape)
 
 
 def check_features(features: list[Tensor], uneven: bool) -> list[int]:
@@ -60,59 +62,61 @@ def check_sizes(sizes: list[int], uneven: bool) -> None:
         )
 
 
-def take(bins: Tensor, active: Tensor, sizes: list[int], batchwise: bool, levels: int | None = None) -> Census:
+def take(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) -> Census:
     """Count active units per (example or batch, member, bin); batch counts are summed over the ranks.
 
-    >>> census = take(torch.tensor([[0, 2, 2, 2]]), torch.ones(1, 4, dtype=torch.bool), [2, 2], batchwise=False)
+    >>> census = take(torch.tensor([[0, 2, 2, 3]]), levels=3, sizes=[2, 2], batchwise=False)
     >>> census.counts
     tensor([[[1., 0., 1.],
-             [0., 0., 2.]]])
+             [0., 0., 1.]]])
 
     Args:
-        bins: integer bin of every unit, members side by side, (B, U).
-        active: the units that count, (B, U).
+        bins: bin of every unit, members side by side, (B, U): 0..levels-1, or ``levels`` for an inactive unit.
+        levels: number of bins.
         sizes: units of each member, in order.
         batchwise: one census for the whole batch (and all ranks) instead of one per example.
-        levels: the bins are 0..levels-1; None: found from the data.
     """
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(bins.device)  # (U,)
-    labels, local = _label(bins, active, batchwise, levels)
-    rows = 0 if batchwise else torch.arange(bins.shape[0], device=bins.device)[:, None] * len(sizes)
-    place = (rows + owner) * len(labels) + local  # (B, U)
-    shape = (1 if batchwise else bins.shape[0], len(sizes), len(labels))
-    counts = torch.zeros(shape, device=bins.device)
-    counts.view(-1).scatter_add_(0, place.flatten(), active.flatten().to(counts.dtype))
+    width = levels + 1
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(bins.device) * width  # (U,)
+    if not batchwise:
+        owner = owner + torch.arange(bins.shape[0], device=bins.device)[:, None] * (len(sizes) * width)  # (B, U)
+    place = bins + owner
+    counts = torch.zeros((1 if batchwise else bins.shape[0], len(sizes), width), device=bins.device)
+    counts.view(-1).scatter_add_(0, place.view(-1), counts.new_ones(1).expand(place.numel()))
+    counts = counts[..., :levels]
     if batchwise and distributed():
+        counts = counts.contiguous()
         dist.all_reduce(counts)
-    return Census(counts, labels, place, active)
+    return Census(counts, place)
+
+
+def compact(bins: Tensor, active: Tensor, first: int, last: int, batchwise: bool) -> tuple[Tensor, Tensor]:
+    """Number the bins from 0, skipping empty ones where the span is vast: (B, U) numbers and the (L,) bins they mean.
+
+    >>> compact(torch.tensor([[5, 7, 9]]), torch.tensor([[True, True, False]]), first=5, last=7, batchwise=False)
+    (tensor([[0, 2, 3]]), tensor([5, 6, 7]))
+
+    Args:
+        bins: integer bins, (B, U).
+        active: the units that count; the others are numbered L.
+        first: no active unit lies below this bin.
+        last: no active unit lies above it, on any rank.
+        batchwise: whether the statistics are those of the batch.
+    """
+    if last - first < (BATCH_BINS if batchwise else DENSE_BINS):
+        labels = torch.arange(first, last + 1, device=bins.device)
+        return torch.where(active, bins - first, len(labels)), labels
+    if batchwise:
+        raise ValueError(
+            f"activations span {last - first + 1} intervals over the batch; use a wider interval, or batchwise=False"
+        )
+    labels, numbers = torch.unique(torch.where(active, bins, first), return_inverse=True)
+    return torch.where(active, numbers, len(labels)), labels
 
 
 def distributed() -> bool:
     """Whether several ranks train together, so that a batch means all of theirs."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _label(bins: Tensor, active: Tensor, batchwise: bool, levels: int | None) -> tuple[Tensor, Tensor]:
-    """The bins that may occur, ascending, and each unit's position among them (0 for inactive units)."""
-    if levels is not None:
-        return torch.arange(levels, device=bins.device), bins.clamp(0, levels - 1)
-    far = torch.iinfo(bins.dtype).max
-    low = torch.where(active, bins, far).amin()
-    high = torch.where(active, bins, -far).amax()
-    ends = torch.stack([-low, high])
-    if batchwise and distributed():
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
-    first, last = -int(ends[0]), int(ends[1])
-    if last < first:  # nobody is active
-        return torch.zeros(1, dtype=bins.dtype, device=bins.device), torch.zeros_like(bins)
-    if last - first < (BATCH_BINS if batchwise else DENSE_BINS):
-        labels = torch.arange(first, last + 1, device=bins.device)
-        return labels, (bins - first).clamp(0, last - first)
-    if batchwise:
-        raise ValueError(
-            f"activations span {last - first + 1} intervals over the batch; use a wider interval, or batchwise=False"
-        )
-    return torch.unique(torch.where(active, bins, first), return_inverse=True)
 
 
 def priorities(totals: Tensor, members: int) -> Tensor:
@@ -124,7 +128,9 @@ def priorities(totals: Tensor, members: int) -> Tensor:
     tensor([[1, 0, 2],
             [1, 1, 1]])
     """
-    order = totals.argsort(dim=-1, descending=True, stable=True)[:, :members]  # (R, min(K, L))
+    levels = totals.shape[-1]
+    unique = totals.double() * levels - torch.arange(levels, device=totals.device)  # no ties left
+    order = unique.topk(min(members, levels)).indices  # (R, min(K, L))
     populated = (totals > 0).sum(-1, keepdim=True)
     rank = torch.arange(members, device=totals.device).expand(len(totals), -1)
     return order.gather(1, torch.minimum(rank, populated - 1).clamp(min=0))

@@ -62,15 +62,14 @@ class PriorityDiversifiedDropout(nn.Module):
         values = torch.cat([tensor.detach() for tensor in features], 1)
         values = values if values.dtype == torch.float64 else values.float()
         active = values.isfinite() if self.threshold is None else (values > self.threshold) & values.isfinite()
-        taken = census.take(self._bins(values, active), active, sizes, self.batchwise, self.intervals)
+        taken = census.take(self._bins(values, active), self.intervals, sizes, self.batchwise)
         chosen = census.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
         table = self.beta * (1 - taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1))  # eq. 2
         table.scatter_(2, chosen.unsqueeze(-1), self.alpha)
-        rates = torch.where(active, table.view(-1)[taken.place], self.beta)
-        return list(rates.split(sizes, 1))
+        return list(taken.hand_out(table, self.beta).split(sizes, 1))
 
     def _bins(self, values: Tensor, active: Tensor) -> Tensor:
-        """Interval number of every unit between the extremes of the active ones, (B, U)."""
+        """Interval of every unit between the extremes of the active ones, or M for an inactive unit, (B, U)."""
         low = torch.where(active, values, torch.inf).amin(1, keepdim=True)
         high = torch.where(active, values, -torch.inf).amax(1, keepdim=True)
         if self.batchwise:
@@ -80,7 +79,8 @@ class PriorityDiversifiedDropout(nn.Module):
             low, high = -ends[0], ends[1]
         width = torch.where(high > low, high - low, 1.0)
         position = torch.where(active, values - low, 0.0) * self.intervals / width
-        return position.floor().long().clamp_(0, self.intervals - 1)
+        bins = position.floor_().long().clamp_(0, self.intervals - 1)
+        return bins if self.threshold is None else torch.where(active, bins, self.intervals)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         if not self.training:

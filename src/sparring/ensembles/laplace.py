@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sparring.ensembles import census
@@ -83,33 +84,47 @@ class LaplacePriorityDropout(nn.Module):
     @torch.no_grad()
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
-        taken, shape, sizes = self.survey(features)
-        rates = self.rates_of(taken, self.squared_distance(taken), float(self.gamma)).view(shape)
-        return list(rates.split(sizes, 1))
+        taken, distance = self.survey(features)
+        rates = taken.hand_out(self.rates_of(distance, float(self.gamma)), self.highest)
+        return list(rates.split([tensor.shape[1] for tensor in features], 1))
 
-    def survey(self, features: list[Tensor]) -> tuple[census.Census, torch.Size, list[int]]:
-        """Bin and count the units (Algorithm 1, lines 1-5): the census, (B, U), the members' sizes."""
+    @torch.no_grad()
+    def survey(self, features: list[Tensor]) -> tuple[census.Census, Tensor]:
+        """Count the units (Algorithm 1, lines 1-5) and measure each bin: eq. 4 without gamma, (R, K, L)."""
         sizes = census.check_features(features, self.uneven)
         values = torch.cat([tensor.detach() for tensor in features], 1)  # (B, U)
         values = values if values.dtype == torch.float64 else values.float()
-        active = (values > self.threshold) & values.isfinite()
-        position = torch.where(active, values, 0.0).div_(self.interval).ceil_().clamp_(-FARTHEST, FARTHEST)
-        bins = position.long().sub_(1)  # eq. 3
-        return census.take(bins, active, sizes, self.batchwise), values.shape, sizes
-
-    def squared_distance(self, taken: census.Census) -> Tensor:
-        """Density times squared distance to the member's priority, eq. 4 without gamma, (R, K, L)."""
-        centres = (taken.levels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2
-        chosen = census.priorities(taken.counts.sum(1), taken.counts.shape[1])  # (R, K)
+        active, first, last = self._span(values)
+        bins = (values / self.interval).ceil_().nan_to_num_().clamp_(-FARTHEST, FARTHEST).long().sub_(1)  # eq. 3
+        numbers, labels = census.compact(bins, active, first, last, self.batchwise)
+        taken = census.take(numbers, len(labels), sizes, self.batchwise)
+        centres = (labels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2
+        chosen = census.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
         density = taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1)
-        return density * (centres[chosen].unsqueeze(-1) - centres) ** 2
+        return taken, density * (centres[chosen].unsqueeze(-1) - centres).square()
 
-    def rates_of(self, taken: census.Census, distance: Tensor, gamma: float) -> Tensor:
-        """Keep rates of all units from the table over bins, eq. 5-6, (B, U)."""
+    def _span(self, values: Tensor) -> tuple[Tensor, int, int]:
+        """Which units are active, and the first and last bin they can fall in (on any rank)."""
+        active = values > self.threshold
+        top = values.amax()
+        if not bool(top.isfinite()):
+            active &= values.isfinite()
+            top = torch.where(active, values, -torch.inf).amax()
+        if self.batchwise and census.distributed():
+            dist.all_reduce(top, op=dist.ReduceOp.MAX)
+        first = math.ceil(self.threshold / self.interval) - 1
+        last = (top / self.interval).ceil_().clamp_(first + 1, FARTHEST)
+        return active, first, int(last) - 1
+
+    def rates_of(self, distance: Tensor, gamma: float) -> Tensor:
+        """Keep rates from eq. 4 without gamma: eq. 5-6, of the same shape."""
         kernel = torch.exp(distance * (-gamma / self.scale))
-        table = kernel.mul_(self.alpha / (2 * self.scale)).add_(self.beta).clamp_(max=1.0)
-        highest = min(self.alpha / (2 * self.scale) + self.beta, 1.0)
-        return torch.where(taken.active, table.view(-1)[taken.place], highest)
+        return kernel.mul_(self.alpha / (2 * self.scale)).add_(self.beta).clamp_(max=1.0)
+
+    @property
+    def highest(self) -> float:
+        """The keep rate at z = 0."""
+        return min(self.alpha / (2 * self.scale) + self.beta, 1.0)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         if not self.training:
