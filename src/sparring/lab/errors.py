@@ -1,9 +1,12 @@
 """What the lab says when something is wrong: one sentence, and an exit code that means something.
 
->>> raise DataError("mnist: no file train-images-idx3-ubyte.gz; put it there or run `sparring data get mnist`")
+>>> raise RunError("another process is writing runs/demo; wait for it or choose another --out")
 Traceback (most recent call last):
 ...
-sparring.lab.errors.DataError: mnist: no file train-images-idx3-ubyte.gz; put it there or run `sparring data get mnist`
+sparring.lab.errors.RunError: another process is writing runs/demo; wait for it or choose another --out
+
+Exit codes: 0 done, 1 a fault of ours, 2 a wrong name or value, 3 data (`sparring.lab.data.DataError`), 4 a run folder,
+5 diverged, 130 interrupted.
 """
 
 from collections.abc import Iterable
@@ -14,12 +17,6 @@ class LabError(Exception):
     """Something the user can put right; the command line prints the sentence and leaves with `exit_code`."""
 
     exit_code = 2
-
-
-class DataError(LabError):
-    """Data that is missing, corrupt, truncated or hostile."""
-
-    exit_code = 3
 
 
 class RunError(LabError):
@@ -43,8 +40,8 @@ class Interrupted(LabError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
     """The error for a name that does not exist, with the nearest names that do.
 
-    >>> print(unknown("method", "satl", ["salt", "smart"]))
-    unknown method 'satl'; did you mean salt? (known: salt, smart)
+    >>> print(unknown("method", "satl", ["salt", "free_lb"]))
+    unknown method 'satl'; did you mean salt? (known: free_lb, salt)
     """
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.5)

@@ -29,26 +29,25 @@ def curves(
 ) -> Figure:
     """Lines over a shared x axis: robustness curves (put the audit's verdict in `note`), metric against epsilon."""
     drawn = {name: floats(values) for name, values in series.items()}
-    return dict(
-        kind="curves", title=title, x_label=x_label, x=floats(x), y_label=y_label, series=drawn, note=note, log=log
-    )
+    axes = {"x_label": x_label, "x": floats(x), "y_label": y_label, "log": log}
+    return {"kind": "curves", "title": title, **axes, "series": drawn, "note": note}
 
 
 def histogram(title: str, x_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
     """Overlaid histograms, for example the accuracies of random and of adversarial sub-networks."""
-    return dict(
-        kind="histogram",
-        title=title,
-        x_label=x_label,
-        series={name: floats(values) for name, values in series.items()},
-        note=note,
-    )
+    return {
+        "kind": "histogram",
+        "title": title,
+        "x_label": x_label,
+        "series": {name: floats(values) for name, values in series.items()},
+        "note": note,
+    }
 
 
 def heatmap(title: str, x_label: str, y_label: str, rows: Sequence[Numbers] | Tensor, note: str = "") -> Figure:
     """A matrix as colours. From `Task.probe`, figures of the same title are stacked: one row per epoch."""
     matrix = [list(row) for row in floats(rows)]
-    return dict(kind="heatmap", title=title, x_label=x_label, y_label=y_label, rows=matrix, note=note)
+    return {"kind": "heatmap", "title": title, "x_label": x_label, "y_label": y_label, "rows": matrix, "note": note}
 
 
 def sentences(title: str, items: Sequence[Mapping[str, Any]], note: str = "") -> Figure:
@@ -57,18 +56,18 @@ def sentences(title: str, items: Sequence[Mapping[str, Any]], note: str = "") ->
         {"words": list(item["words"]), "weights": floats(item["weights"]), "label": str(item.get("label", ""))}
         for item in items
     ]
-    return dict(kind="sentences", title=title, items=shown, note=note)
+    return {"kind": "sentences", "title": title, "items": shown, "note": note}
 
 
 def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
     """One bar for each unit and series, for example the learned keep rates of every layer."""
-    return dict(
-        kind="bars",
-        title=title,
-        y_label=y_label,
-        series={name: floats(values) for name, values in series.items()},
-        note=note,
-    )
+    return {
+        "kind": "bars",
+        "title": title,
+        "y_label": y_label,
+        "series": {name: floats(values) for name, values in series.items()},
+        "note": note,
+    }
 
 
 def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability") -> Figure:
@@ -86,12 +85,12 @@ def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: s
     mean_confidence = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence) / total
     accuracy = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right) / total
     ece = float((count * (mean_confidence - accuracy).abs()).sum() / max(len(targets), 1))
-    return dict(
-        kind="reliability",
-        title=title,
-        confidence=floats(mean_confidence),
-        accuracy=floats(accuracy),
-        count=count.tolist(),
-        ece=floats(ece),
-        note="",
-    )
+    return {
+        "kind": "reliability",
+        "title": title,
+        "confidence": floats(mean_confidence),
+        "accuracy": floats(accuracy),
+        "count": count.tolist(),
+        "ece": floats(ece),
+        "note": "",
+    }

@@ -50,7 +50,7 @@ DEFAULTS: dict[str, Value] = {
     "momentum": 0.9,  # sgd only
     "smoothing": 0.99,  # rmsprop's alpha
     "weight_decay": 0.0,
-    "logit_lr": 0.01,  # parameters called *logits* (learned dropout rates) have their own rate and no weight decay
+    "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
     "schedule": "constant",  # constant, cosine, linear (down to lr_end), exponential (times lr_decay per update)
     "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
     "lr_end": 0.0,
@@ -149,7 +149,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Setting(Mapping[str, Value]):
+class Setting:
     """Everything that decides a run. `setting["lr"]` is a number; `setting.data` the folder of real data (or None)."""
 
     task: str
@@ -158,17 +158,15 @@ class Setting(Mapping[str, Value]):
     seed: int
     data: Path | None
     values: Mapping[str, Value]
+    overrides: Mapping[str, Value] = field(default_factory=dict)  # what the user changed, already in `values`
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
             raise unknown("setting", name, self.values)
         return self.values[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
-
-    def __len__(self) -> int:
-        return len(self.values)
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
 
 
 def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:
@@ -237,11 +235,12 @@ class Task:
             raise unknown(f"scale of task {self.name}", scale, self.scales)
         chosen = self.method(method)
         values: dict[str, Value] = {**DEFAULTS, **self.scales[scale], **chosen.settings, **chosen.scales.get(scale, {})}
+        changes: dict[str, Value] = {}
         for name, value in (overrides or {}).items():
             if name not in values:
                 raise unknown(f"setting of task {self.name}, method {method}", name, values)
-            values[name] = like(name, values[name], value)
-        return Setting(self.name, method, scale, seed, data, values)
+            changes[name] = like(name, values[name], value)
+        return Setting(self.name, method, scale, seed, data, {**values, **changes}, changes)
 
 
 def like(name: str, default: Value, value: Value) -> Value:
@@ -259,13 +258,12 @@ def like(name: str, default: Value, value: Value) -> Value:
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[type(default)]
     if isinstance(default, str):
         return str(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
-    elif isinstance(default, int):
-        if number and float(value) == int(value):  # type: ignore[arg-type]
-            return int(value)  # type: ignore[arg-type]
-    elif number:
-        return float(value)  # type: ignore[arg-type]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(default, float):
+            return float(value)
+        if float(value).is_integer():
+            return int(value)
     raise LabError(f"{name}={value!r} does not fit; {wanted} like {default} would")

@@ -24,11 +24,12 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(features, hidden, batch_first=True)
         self.classifier = nn.Linear(hidden, classes)
-        for gate in self.lstm.weight_hh_l0.data.chunk(4):
+        parameters = dict(self.lstm.named_parameters())
+        for gate in parameters["weight_hh_l0"].data.chunk(4):
             nn.init.orthogonal_(gate)
-        nn.init.zeros_(self.lstm.bias_hh_l0)
-        nn.init.zeros_(self.lstm.bias_ih_l0)
-        nn.init.ones_(self.lstm.bias_ih_l0.data[hidden : 2 * hidden])  # gate order: input, forget, cell, output
+        for name in ("bias_ih_l0", "bias_hh_l0"):
+            nn.init.zeros_(parameters[name])
+        nn.init.ones_(parameters["bias_ih_l0"].data[hidden : 2 * hidden])  # gate order: input, forget, cell, output
 
     def forward(self, sequence: Tensor) -> Tensor:  # (B, T, features) -> (B, classes)
         states, _ = self.lstm(sequence)

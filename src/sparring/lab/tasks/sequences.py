@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import sparring as sp
 
 from ..models.recurrent import SequenceClassifier
-from ..task import Data, Method, Setting, Split, Task, Trainable
+from ..task import Data, Method, Setting, Split, Task, Trainable, Value
 
 
 def plain(model: nn.Module, setting: Setting, data: Data) -> Trainable:
@@ -37,9 +37,8 @@ def digits(setting: Setting) -> Data:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     inputs = sequences(torch.tensor(images, dtype=torch.float32).reshape(-1, 8, 8) / 16, setting)[order]
     targets = torch.tensor(labels)[order]
-    limit = setting["examples"] or 1000
     return Data(
-        train=Split(inputs[:limit], targets[:limit]),
+        train=Split(inputs[:1000], targets[:1000]),
         validation=Split(inputs[1000:1297], targets[1000:1297]),
         test=Split(inputs[1297:], targets[1297:]),
         extra={"classes": 10},
@@ -64,12 +63,19 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 METHODS: tuple[Method, ...] = (Method("plain", "cross entropy, no dropout", plain),)
 
 # Appendix 4: RMSProp with decay .5, rate 1e-3 annealed to zero over the last 50 epochs, clip 1.
-TRAINING = {"optimiser": "rmsprop", "smoothing": 0.5, "lr": 1e-3, "clip": 1.0, "schedule": "linear", "decay_from": 0.5}
+TRAINING: dict[str, Value] = {
+    "optimiser": "rmsprop",
+    "smoothing": 0.5,
+    "lr": 1e-3,
+    "clip": 1.0,
+    "schedule": "linear",
+    "decay_from": 0.5,
+}
 
 
 def sequence_task(name: str, summary: str, load: Callable[[Setting], Data], permuted: bool) -> Task:
     """The same task over other pixels."""
-    tiny = {**TRAINING, "permuted": permuted, "step": 8, "hidden": 32, "batch": 50, "epochs": 3, "examples": 200}
+    tiny: dict[str, Value] = {**TRAINING, "permuted": permuted, "step": 8, "hidden": 32, "batch": 50, "epochs": 3}
     return Task(
         name=name,
         summary=summary,

@@ -1,0 +1,67 @@
+"""What someone else needs to repeat a run: versions, machine, commit, command.
+
+>>> sorted(describe())[:3]
+['commit', 'cpu', 'cores']
+"""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("sparring", "torch", "accelerate", "numpy", "scikit-learn", "transformers", "optuna", "safetensors")
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of the checkout this file lives in, with a + when files differ from it; None for an installed copy."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno", "--", "."], cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def processor() -> str:
+    """The CPU's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def command() -> str:
+    """The command line as it was typed, ready to paste."""
+    return shlex.join(["sparring", *sys.argv[1:]])
+
+
+def describe() -> dict[str, Any]:
+    """Versions of what matters, the machine and the commit."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: found for name in PACKAGES if (found := installed(name))},
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "commit": commit(),
+    }
