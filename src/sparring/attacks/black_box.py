@@ -1,0 +1,100 @@
+"""An attack that sees only the model's outputs."""
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor, nn
+
+from ..calls import still_statistics
+from .boxed import Boxed, ball, check_range, clip
+from .objectives import margin
+from .outputs import scores
+
+
+@dataclass(frozen=True)
+class RandomSearch:
+    """Random search over square patches, keeping every change that lowers the margin.
+
+    It needs no gradient, so a model that only hides its gradients does not resist it: when it beats a gradient
+    attack, the gradient attack failed. Images change in squares that shrink as the search goes on, flat inputs in
+    random groups of features (after the square attack of Andriushchenko et al. 2020).
+
+    Example:
+        >>> import torch
+        >>> _ = torch.manual_seed(0)
+        >>> net = torch.nn.Linear(4, 3)
+        >>> x, y = torch.full((2, 4), 0.5), torch.tensor([0, 1])
+        >>> found = RandomSearch(0.1, queries=20)(net, x, y)
+        >>> bool(((found - x).abs() <= 0.1 + 1e-6).all())
+        True
+
+    Args:
+        epsilon: radius.
+        queries: model calls per example.
+        norm: `float("inf")` or 2.
+        patch: share of the input changed by the first proposals; it shrinks to a tenth of that.
+        low: smallest valid input value; None for no limit.
+        high: largest valid input value.
+        samples: passes averaged per query, for models that draw noise.
+    """
+
+    epsilon: float
+    queries: int = 300
+    norm: float = inf
+    patch: float = 0.3
+    low: float | None = 0.0
+    high: float | None = 1.0
+    samples: int = 1
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Adversarial inputs for `model` in the mode it is in."""
+        check_range(inputs, self.low, self.high)
+        region = Boxed(ball(self.norm, self.epsilon), inputs, self.low, self.high)
+        with still_statistics(model):
+            delta = torch.zeros_like(inputs)
+            value = margin(scores(model, inputs, self.samples), targets)
+            open_ones = (value <= 0).nonzero().squeeze(1)  # examples still to be broken
+            for query in range(self.queries):
+                if len(open_ones) == 0:
+                    break
+                proposal = self._propose(delta[open_ones], region, query)
+                proposal = Boxed(region.within, inputs[open_ones], self.low, self.high).project(proposal)
+                found = margin(scores(model, inputs[open_ones] + proposal, self.samples), targets[open_ones])
+                better = found > value[open_ones]
+                delta[open_ones[better]], value[open_ones[better]] = proposal[better], found[better]
+                open_ones = open_ones[value[open_ones] <= 0]
+        return clip(inputs + delta, self.low, self.high)
+
+    def _propose(self, delta: Tensor, region: Boxed, query: int) -> Tensor:
+        where = self._patch(delta, self.patch * 0.1 ** (query / max(1, self.queries - 1)))
+        signs = _per_channel_signs(delta)
+        if query == 0:
+            return self.epsilon * torch.sign(torch.randn_like(delta))
+        if self.norm == inf:
+            return torch.where(where, self.epsilon * signs, delta)
+        size = delta[0].numel() ** 0.5 * self.patch
+        return delta + where * signs * self.epsilon / size
+
+    def _patch(self, delta: Tensor, share: float) -> Tensor:
+        """(B, 1 or C, ...) true where the proposal changes the input; never empty."""
+        batch = len(delta)
+        if delta.dim() < 4:
+            flat = torch.rand(batch, delta[0].numel(), device=delta.device)
+            count = max(1, round(share * flat.shape[1]))
+            chosen = torch.zeros_like(flat).scatter_(1, flat.topk(count, dim=1).indices, 1.0)
+            return chosen.bool().reshape(delta.shape)
+        height, width = delta.shape[-2:]
+        side = max(1, min(round((share * height * width) ** 0.5), height, width))
+        top = torch.randint(0, height - side + 1, (batch, 1, 1, 1), device=delta.device)
+        left = torch.randint(0, width - side + 1, (batch, 1, 1, 1), device=delta.device)
+        row = torch.arange(height, device=delta.device).reshape(1, 1, -1, 1)
+        column = torch.arange(width, device=delta.device).reshape(1, 1, 1, -1)
+        return (row >= top) & (row < top + side) & (column >= left) & (column < left + side)
+
+
+def _per_channel_signs(delta: Tensor) -> Tensor:
+    """Random signs: one per channel of an image, one per feature of a flat input."""
+    shape = (*delta.shape[:2], 1, 1) if delta.dim() == 4 else delta.shape
+    return torch.randn(shape, dtype=delta.dtype, device=delta.device).sign()

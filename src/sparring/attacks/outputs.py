@@ -1,0 +1,80 @@
+"""What an attack reads from a model: logits, whatever object they come in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """Logits (B, C): the tensor itself, or the `logits` of an ensemble's or Hugging Face model's output.
+
+    Example:
+        >>> import torch
+        >>> tuple(logits_of(torch.zeros(2, 3)).shape)
+        (2, 3)
+    """
+    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"the model returns {type(outputs).__name__}; attacks need logits or an object with .logits")
+    if logits.dim() != 2:
+        raise ValueError(f"the model's logits have shape {tuple(logits.shape)}; attacks need (B, classes)")
+    return logits
+
+
+class Logits(nn.Module):
+    """A model that returns bare logits divided by a temperature, for tools that expect a tensor.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Linear(2, 3)
+        >>> x = torch.ones(1, 2)
+        >>> bool(torch.equal(Logits(net, temperature=2.0)(x), net(x) / 2))
+        True
+
+    Args:
+        model: returns logits or an object with `.logits`.
+        temperature: divides the logits; predictions stay the same.
+    """
+
+    def __init__(self, model: nn.Module, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.training = model.training
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = logits_of(self.model(inputs))
+        return logits if self.temperature == 1 else logits / self.temperature
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, inputs: Tensor, samples: int = 1, batch_size: int = 256) -> Tensor:
+    """Predicted classes (B,); a stochastic model is asked `samples` times and the mean probability decides.
+
+    Example:
+        >>> import torch
+        >>> predictions(torch.nn.Identity(), torch.eye(3))
+        tensor([0, 1, 2])
+    """
+    return scores(model, inputs, samples, batch_size).argmax(1)
+
+
+@torch.no_grad()
+def scores(model: nn.Module, inputs: Tensor, samples: int = 1, batch_size: int = 256) -> Tensor:
+    """Logits (B, C) in batches; for several samples the log of the mean probability.
+
+    Example:
+        >>> import torch
+        >>> scores(torch.nn.Identity(), torch.eye(2))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    parts = []
+    for part in inputs.split(batch_size):
+        draws = [logits_of(model(part)) for _ in range(samples)]
+        if samples == 1:
+            parts.append(draws[0])
+        else:
+            parts.append(torch.stack([d.log_softmax(1) for d in draws]).logsumexp(0))
+    return torch.cat(parts)
