@@ -1,0 +1,53 @@
+"""Sparring: train any PyTorch model against a sparring partner."""
+
+from . import estimators, nn, recipes
+from .balls import L2, Linf
+from .calls import perturbed_call
+from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
+from .losses import binary_cross_entropy, cross_entropy, squared_loss
+from .objective import Objective, Term
+from .penalties import js, kl, probability_error, reverse_kl, squared_error, symmetric_kl
+from .players import PGD, Bernoulli, FastGradient, Interpretable, Noise, WordDirections
+from .predict import predict
+from .sites import Input, Mask, Output, Scores, Words
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ARM",
+    "L2",
+    "PGD",
+    "Bernoulli",
+    "DisARM",
+    "DropoutKL",
+    "Enumerate",
+    "FastGradient",
+    "Input",
+    "Interpretable",
+    "LearnedRates",
+    "LeaveOneOut",
+    "Linf",
+    "Mask",
+    "Noise",
+    "Objective",
+    "Output",
+    "Reinforce",
+    "Scores",
+    "Term",
+    "WordDirections",
+    "Words",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "estimators",
+    "js",
+    "kl",
+    "nn",
+    "perturbed_call",
+    "predict",
+    "probability_error",
+    "recipes",
+    "reverse_kl",
+    "squared_error",
+    "squared_loss",
+    "symmetric_kl",
+]

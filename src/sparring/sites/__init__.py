@@ -1,0 +1,10 @@
+"""Where a network is perturbed: one file a kind of site."""
+
+from .input import Input
+from .mask import Mask
+from .output import Output
+from .scores import Scores
+from .site import Site, Slot, Visit
+from .words import Words
+
+__all__ = ["Input", "Mask", "Output", "Scores", "Site", "Slot", "Visit", "Words"]

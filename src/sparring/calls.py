@@ -1,0 +1,282 @@
+"""Run a model with values placed at sites, and see what stands there."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils._pytree import tree_leaves
+
+from .randomness import RandomState, devices_of, drawing_from
+from .replay import Tape, inside_checkpoint, recording, replaying
+from .sites.site import Site, Slot, Undo
+
+Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
+Valid = Callable[[str, Tensor], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Positional and keyword arguments together."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """`model(inputs)`: a tuple gives positional arguments, a mapping keyword arguments, anything else one argument."""
+    if isinstance(inputs, Arguments):
+        return model(*inputs.args, **inputs.kwargs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+@contextmanager
+def still_statistics(model: nn.Module) -> Iterator[None]:
+    """Batch statistics are used as the mode says, but the running averages do not move."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    momenta = [(m, m.momentum) for m in model.modules() if isinstance(m, _InstanceNorm) and m.training]
+    for norm in norms:
+        norm.track_running_stats = False
+    for instance, _ in momenta:
+        instance.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+        for instance, momentum in momenta:
+            instance.momentum = momentum
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """torch's fused transformer layer skips its inner modules in evaluation, and with them every site inside."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@dataclass
+class Pass:
+    """One forward pass: which sites are installed, what is placed at them, and what was seen there.
+
+    Attributes:
+        model: the network.
+        sites: every site to install; those without a placement behave as in a clean pass.
+        placements: what to put at a site: one tensor per firing, in order, or by slot name, or a function of the slot.
+        tapes: tapes that close when one of their sites fires (clean pass).
+        valid: finds the padding mask of a slot.
+        devices: where random numbers may be drawn; found from the model if not given.
+    """
+
+    model: nn.Module
+    sites: Sequence[Site]
+    placements: Mapping[Site, Placement] = field(default_factory=dict)
+    tapes: Sequence[Tape] = ()
+    valid: Valid | None = None
+    devices: tuple[torch.device, ...] = ()
+    slots: dict[Site, list[Slot]] = field(default_factory=dict)
+    checkpointed: bool = False
+    span: tuple[int, int] = (0, 0)
+
+    def run(
+        self,
+        inputs: Any,
+        *,
+        noise: RandomState | None = None,
+        replay: Tape | None = None,
+        attached: bool = True,
+        clean: bool = False,
+    ) -> Any:
+        """Call the model. `clean` lets batch-norm statistics move; otherwise they stand still."""
+        self.slots = {site: [] for site in self.sites}
+        start = _sequence_number()
+        with ExitStack() as stack:
+            stack.enter_context(drawing_from(noise))
+            if self.sites:
+                stack.enter_context(_no_fast_path())
+            stack.enter_context(nullcontext() if clean else still_statistics(self.model))
+            stack.enter_context(installed(self.model, self.sites, self.visit))
+            stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
+            stack.enter_context(replaying(replay, attached))
+            outputs = call(self.model, inputs)
+        self.span = (start, _sequence_number())
+        for site in self.sites if clean else self.placements:
+            self._check(site)
+        return outputs
+
+    def visit(self, site: Site, name: str, value: Tensor, valid: Tensor | None) -> Tensor:
+        for tape in self.tapes:
+            if site in tape.sites:
+                tape.close()
+        seen = self.slots[site]
+        times = sum(slot.name.partition("#")[0] == name for slot in seen)
+        label = f"{name}#{times}" if times else name
+        if valid is None and self.valid is not None:
+            valid = self.valid(label, value)
+        slot = Slot(label, value, valid)
+        seen.append(slot)
+        self.checkpointed |= inside_checkpoint()
+        if site in self.placements:
+            slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
+        return placed_value(site, value, slot.placed)
+
+    def revisit(self, site: Site, name: str, value: Tensor) -> Tensor:
+        """The same placement again, while a checkpointed region of this pass is recomputed."""
+        slots = [slot for slot in self.slots[site] if slot.name.partition("#")[0] == name]
+        if len(slots) != 1:
+            raise RuntimeError(
+                f"{name} runs {len(slots)} times in a pass: gradient checkpointing cannot tell the calls apart"
+            )
+        return placed_value(site, value, slots[0].placed)
+
+    def _check(self, site: Site) -> None:
+        count = len(self.slots[site])
+        if not count:
+            compiled = any(
+                type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in self.model.modules()
+            )
+            fix = (
+                "a compiled module ignores sites: give the objective the module before torch.compile"
+                if compiled
+                else ("the matched modules never ran in this pass")
+            )
+            raise RuntimeError(f"{site} was never reached: {fix}")
+        placement = self.placements.get(site)
+        if isinstance(placement, Sequence) and len(placement) != count:
+            raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
+
+
+def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
+    if placed is None:
+        return value
+    try:
+        shape = torch.broadcast_shapes(value.shape, placed.shape)
+    except RuntimeError:
+        shape = None
+    if site.kind == "additive":
+        if shape != value.shape:
+            raise ValueError(
+                f"{site} holds shape {tuple(value.shape)}; a perturbation of shape {tuple(placed.shape)} does not fit"
+            )
+        return value + placed.to(value.dtype)
+    if shape is None:
+        raise ValueError(f"{site} takes a mask of shape {tuple(value.shape)}, got {tuple(placed.shape)}")
+    return placed
+
+
+def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | None:
+    if isinstance(placement, Tensor):
+        if index:
+            raise ValueError(f"{site} fires more than once ({slot.name} too): give a list or a dict of tensors by name")
+        return placement
+    if isinstance(placement, Mapping):
+        return placement.get(slot.name)
+    if callable(placement):
+        return placement(slot)
+    return placement[index] if index < len(placement) else None
+
+
+def _sequence_number() -> int:
+    """The number autograd would give a node made now; nodes of one pass lie between two such numbers."""
+    with torch.enable_grad():
+        node = torch.zeros((), requires_grad=True).view(()).grad_fn
+    assert node is not None
+    return node._sequence_nr()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def installed(
+    model: nn.Module, sites: Sequence[Site], visit: Callable[[Site, str, Tensor, Tensor | None], Tensor]
+) -> Iterator[None]:
+    """Hooks of all sites on, for the length of the block; off again whatever happens inside."""
+    undo: list[Undo] = []
+    try:
+        for site in sites:
+
+            def at(name: str, value: Tensor, valid: Tensor | None = None, site: Site = site) -> Tensor:
+                return visit(site, name, value, valid)
+
+            for name, module in site.modules(model).items():
+                undo.append(site.install(name, module, at))
+        yield
+    finally:
+        for off in reversed(undo):
+            off()
+
+
+class Recomputation:
+    """Puts the sites back while backward recomputes gradient-checkpointed regions of earlier passes.
+
+    Checkpointing runs a region again during backward, long after the hooks of its pass are gone. When the gradient of a
+    checkpointed pass reaches the pass's outputs, the sites are installed once more until that backward ends; each recomputed
+    firing finds its pass by the number of the autograd node that asked for it.
+    """
+
+    def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
+        self.model, self.sites = model, sites
+        self.passes: list[Pass] = []
+        self._active: ExitStack | None = None
+
+    def watch(self, done: Pass, outputs: Any) -> None:
+        if done.checkpointed:
+            self.passes.append(done)
+            for tensor in tree_leaves(outputs):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(self._enter)
+
+    def _enter(self, gradient: Tensor) -> None:
+        if self._active is None:
+            self._active = ExitStack()
+            self._active.enter_context(still_statistics(self.model))
+            self._active.enter_context(installed(self.model, self.sites, self._revisit))
+            torch.autograd.Variable._execution_engine.queue_callback(self._exit)  # type: ignore[attr-defined]
+
+    def _exit(self) -> None:
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def _revisit(self, site: Site, name: str, value: Tensor, valid: Tensor | None) -> Tensor:
+        node = torch._C._current_autograd_node()
+        number = -1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
+        for done in self.passes:
+            if done.span[0] <= number < done.span[1]:
+                return done.revisit(site, name, value)
+        return value
+
+
+def perturbed_call(
+    model: nn.Module, placements: Mapping[Site, Placement], *args: Any, record: bool = False, **kwargs: Any
+) -> Any:
+    """Call a model with values placed at sites; nothing stays behind on the model.
+
+    >>> import sparring as sp
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> x = torch.ones(1, 2)
+    >>> outputs, seen = sp.perturbed_call(model, {sp.Output("0"): torch.zeros(1, 2)}, x, record=True)
+    >>> list(seen[sp.Output("0")])
+    ['0']
+
+    Args:
+        model: any module, ours or not.
+        placements: site -> a tensor, one tensor per firing, tensors by slot name, or a function of the `Slot`. Additive sites
+            add it, mask sites use it as the multiplier. A site that maps to an empty dict is only watched.
+        args: positional arguments of the model.
+        record: also return what stands at each site (before the perturbation), by site and slot name.
+        kwargs: keyword arguments of the model.
+    """
+    one = Pass(model, tuple(placements), placements)
+    outputs = one.run(Arguments(args, kwargs), clean=True)
+    if not record:
+        return outputs
+    return outputs, {site: {slot.name: slot.value for slot in slots} for site, slots in one.slots.items()}

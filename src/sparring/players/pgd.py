@@ -1,0 +1,144 @@
+"""Projected gradient ascent, plain or unrolled (the Stackelberg follower)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..balls import Ball
+from ..sites.site import Slot
+from .player import Game, Response, only, slope, sound, working_copy
+from .walk import State, Walk
+
+Update = Literal["normalised", "raw", "sign", "adam"]
+Unroll = Literal[False, "autograd", "finite_difference"]
+
+
+@dataclass(frozen=True)
+class PGD:
+    """Projected gradient ascent from a random start.
+
+    Unrolled, it is SALT's follower (Zuo et al. 2021, eq. 3-6): the leader differentiates through all steps, projection included,
+    either exactly (double backward) or by finite differences of the parameter gradient.
+
+    >>> import sparring as sp
+    >>> sp.PGD(sp.L2(1.0), steps=3).size
+    0.8333333333333334
+
+    Args:
+        ball: where the perturbation must stay, per example.
+        steps: number of ascent steps K.
+        step_size: length of a step; by default the radius for one step, 2.5 * radius / steps for more.
+        start: standard deviation of the Gaussian start, or "uniform" for a uniform start in the ball; 0 starts at the
+            clean point.
+        update: "normalised" (gradient divided by its norm in the ball's norm), "raw", "sign" or "adam".
+        unroll: False, "autograd" or "finite_difference".
+        betas: Adam's decay rates.
+        difference: length of the finite-difference probe as a share of the radius; by default the root of the machine
+            precision (its cube root if `central`).
+        central: probe on both sides: more exact, and dearer by a forward pass a step.
+    """
+
+    ball: Ball
+    steps: int = 1
+    step_size: float | None = None
+    start: float | Literal["uniform"] = 1e-5
+    update: Update = "normalised"
+    unroll: Unroll = False
+    betas: tuple[float, float] = (0.9, 0.98)
+    difference: float | None = None
+    central: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"PGD(steps={self.steps}): at least one step")
+        if self.update not in ("normalised", "raw", "sign", "adam"):
+            raise ValueError(f'PGD(update={self.update!r}): choose "normalised", "raw", "sign" or "adam"')
+        if self.unroll not in (False, "autograd", "finite_difference"):
+            raise ValueError(f'PGD(unroll={self.unroll!r}): choose False, "autograd" or "finite_difference"')
+        if self.update == "raw" and self.step_size is None:
+            raise ValueError('PGD(update="raw") needs step_size=: a raw gradient has no natural length')
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"PGD(step_size={self.step_size}): a step is longer than 0")
+        if self.start != "uniform" and not (isinstance(self.start, int | float) and self.start >= 0):
+            raise ValueError(f'PGD(start={self.start!r}): a standard deviation >= 0, or "uniform"')
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset({"additive"})
+
+    @property
+    def idle(self) -> bool:
+        return self.ball.radius == 0
+
+    @property
+    def starts_at_clean(self) -> bool:
+        return self.start == 0
+
+    @property
+    def size(self) -> float:
+        """The step length in use."""
+        if self.step_size is not None:
+            return self.step_size
+        return self.ball.radius if self.steps == 1 else 2.5 * self.ball.radius / self.steps
+
+    def first_move(self, slot: Slot) -> Tensor:
+        """The random start, already inside the ball."""
+        zeros = working_copy(slot)
+        if self.start == "uniform":
+            return self.ball.interior(zeros, slot.valid)
+        if self.start == 0:
+            return zeros
+        return self.ball.project(torch.randn_like(zeros) * self.start, slot.valid)
+
+    def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State:
+        """One ascent step and the projection; the whole of it is differentiable (the sign rule has derivative zero)."""
+        first, second = state.first, state.second
+        if self.update == "raw":
+            moves = [torch.nan_to_num(g, 0.0, 0.0, 0.0) for g in gradients]
+        elif self.update == "sign":
+            moves = [torch.nan_to_num(g, 0.0, 0.0, 0.0).sign() for g in gradients]
+        elif self.update == "normalised":
+            moves = [self.ball.normalise(g, slot.valid) for g, slot in zip(gradients, slots, strict=True)]
+        else:
+            beta1, beta2 = self.betas
+            clean = [torch.nan_to_num(g, 0.0, 0.0, 0.0) for g in gradients]
+            first = tuple(
+                beta1 * m + (1 - beta1) * g for m, g in zip(first or map(torch.zeros_like, clean), clean, strict=True)
+            )
+            second = tuple(
+                beta2 * v + (1 - beta2) * g * g
+                for v, g in zip(second or map(torch.zeros_like, clean), clean, strict=True)
+            )
+            moves = [
+                m / (1 - beta1**step) / ((v / (1 - beta2**step)).clamp_min(1e-30).sqrt() + 1e-8)
+                for m, v in zip(first, second, strict=True)
+            ]
+        deltas = tuple(
+            self.ball.project(d + self.size * move, slot.valid)
+            for d, move, slot in zip(state.deltas, moves, slots, strict=True)
+        )
+        return State(deltas, first, second)
+
+    def respond(self, game: Game) -> Response:
+        state = State(tuple(self.first_move(slot) for slot in game.slots))
+        if self.unroll == "finite_difference":
+            return Walk(self, game).respond(state)
+        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        exact = self.unroll == "autograd"
+        for step in range(1, self.steps + 1):
+            points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]
+            if exact:
+                with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels cannot be differentiated twice
+                    payoff = game.payoff(points, attached=True)
+            else:
+                payoff = game.payoff(points)
+            gradients = slope(payoff, points, create_graph=exact)
+            good = good & sound(gradients, game.slots)
+            state = self.advance(state._replace(deltas=tuple(points)), gradients, game.slots, step)
+            if not exact:
+                state = State(*(tuple(t.detach() for t in part) for part in state))
+        return Response([only(good, d) for d in state.deltas], unperturbed=~good, backward_passes=self.steps)

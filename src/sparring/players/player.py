@@ -1,0 +1,132 @@
+"""What every player has in common: the game it is shown, and the response it gives."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ..sites.site import Slot
+
+
+class Payoff(Protocol):
+    """Runs one perturbed pass; returns what the term charges for it, per example (B,)."""
+
+    def __call__(self, values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass
+class Game:
+    """What a player sees: the slots it may perturb and the payoff it wants to raise.
+
+    Attributes:
+        slots: what stood at the site in the clean pass, detached, one slot per firing.
+        payoff: values, one per slot -> (B,); differentiable in the values, and in the parameters only if `attached`. With
+            `clean=` those outputs are compared with instead, and the whole model runs (no prefix replay).
+        clean: clean outputs, detached.
+        attached_clean: clean outputs as the leader sees them (with their graph unless the term detaches them).
+        parameters: what the leader trains.
+        batch: number of examples.
+    """
+
+    slots: list[Slot]
+    payoff: Payoff
+    clean: Tensor
+    attached_clean: Tensor
+    parameters: list[Tensor]
+    batch: int
+
+
+@dataclass
+class Response:
+    """What a player answers.
+
+    Attributes:
+        values: one perturbation (or mask) per slot.
+        unperturbed: (B,) True where the gradient vanished or was not finite, so the example was left alone.
+        notes: extra diagnostics.
+        backward_passes: how many gradients were taken.
+    """
+
+    values: list[Tensor]
+    unperturbed: Tensor | None = None
+    notes: dict[str, float | Tensor] = field(default_factory=dict)
+    backward_passes: int = 0
+
+
+@runtime_checkable
+class Player(Protocol):
+    """A way to choose a perturbation.
+
+    `kinds` says at which kinds of site it can play; `idle` is True when it cannot move at all (radius 0), and the term
+    is dropped.
+    """
+
+    @property
+    def kinds(self) -> frozenset[str]: ...
+    @property
+    def idle(self) -> bool: ...
+    def respond(self, game: Game) -> Response: ...
+
+
+def slope(
+    payoff: Tensor, values: Sequence[Tensor], create_graph: bool = False, retain_graph: bool | None = None
+) -> list[Tensor]:
+    """Gradient of the *summed* payoff in the values, so that batch size and reduction never change the player.
+
+    Raises an error that names the fix where a model cannot be differentiated this way.
+    """
+    if not payoff.requires_grad:
+        return [torch.zeros_like(value) for value in values]
+    try:
+        with torch.enable_grad():
+            total = payoff.sum()
+        gradients = torch.autograd.grad(
+            total, list(values), create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
+        )
+    except RuntimeError as error:
+        raise _explained(error) from error
+    return [torch.zeros_like(v) if g is None else g for v, g in zip(values, gradients, strict=True)]
+
+
+def _explained(error: RuntimeError) -> RuntimeError:
+    text = str(error)
+    if "Checkpointing is not compatible" in text or "reentrant" in text.lower():
+        return RuntimeError("players need gradient checkpointing with use_reentrant=False")
+    if "double backward" in text or "is not implemented" in text or "aot_autograd" in text or "derivative for" in text:
+        return RuntimeError(
+            'unroll="autograd" differentiates twice, which this model does not support (compiled modules and some fused kernels '
+            f'do not): use unroll="finite_difference", or the module before torch.compile. torch says: {text.splitlines()[0]}'
+        )
+    return error
+
+
+def sound(gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Tensor:
+    """(B,) True where an example's gradient, over all slots, is finite and not all zero."""
+    finite: Tensor | None = None
+    alive: Tensor | None = None
+    for gradient, slot in zip(gradients, slots, strict=True):
+        flat = gradient if slot.valid is None else torch.where(slot.valid, gradient, torch.zeros_like(gradient))
+        peak = flat.detach().abs().flatten(1).amax(1) if flat.dim() > 1 else flat.detach().abs()
+        good, moving = torch.isfinite(peak), peak > 0
+        finite = good if finite is None else finite & good
+        alive = moving if alive is None else alive | moving
+    assert finite is not None
+    assert alive is not None
+    return finite & alive
+
+
+def only(keep: Tensor, value: Tensor) -> Tensor:
+    """`value` where the example is kept (B,), exact zeros elsewhere."""
+    shape = (-1,) + (1,) * (value.dim() - 1)
+    return torch.where(keep.view(shape), value, torch.zeros((), dtype=value.dtype, device=value.device))
+
+
+def working_copy(slot: Slot) -> Tensor:
+    """Zeros like the slot's value, in float32 at least: players compute in full precision under autocast."""
+    dtype = slot.value.dtype if slot.value.dtype in (torch.float32, torch.float64) else torch.float32
+    return torch.zeros(slot.value.shape, dtype=dtype, device=slot.value.device)
+
+
+Draw = Callable[[Slot], Tensor]

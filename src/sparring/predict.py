@@ -1,0 +1,93 @@
+"""Predictions with their uncertainty, by Monte-Carlo dropout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from .calls import call
+from .penalties import full_precision
+from .step import logits_of
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Mean probabilities and how sure they are.
+
+    Attributes:
+        probabilities: mean softmax over the passes (..., C).
+        entropy: entropy of that mean, the total uncertainty.
+        mutual_information: the part of it that comes from the passes disagreeing (about the model rather than the data).
+        samples: every pass's probabilities (S, ..., C), if asked for.
+    """
+
+    probabilities: Tensor
+    entropy: Tensor
+    mutual_information: Tensor
+    samples: Tensor | None = None
+
+
+@contextmanager
+def stochastic(model: nn.Module) -> Iterator[None]:
+    """Dropout draws, everything else (batch norm) evaluates; each module's own mode comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        for module, _ in modes:
+            if isinstance(module, _DropoutNd) or hasattr(module, "draw"):
+                module.training = True
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy in nats of distributions in the last dimension; 0 log 0 = 0.
+
+    >>> entropy(torch.tensor([1.0, 0.0])).item(), round(entropy(torch.tensor([0.5, 0.5])).item(), 4)
+    (0.0, 0.6931)
+    """
+    return torch.special.entr(probabilities).sum(-1)
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module, inputs: Any, samples: int = 10, keep_samples: bool = False, outputs: Any = None
+) -> Prediction:
+    """Mean class probabilities over stochastic passes, with predictive entropy and mutual information.
+
+    >>> model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
+    >>> predict(model, torch.ones(2, 4), samples=8).probabilities.shape
+    torch.Size([2, 3])
+
+    Args:
+        model: a classifier; its logits have the classes in the last dimension.
+        inputs: a tensor, tuple or mapping, as the model takes them.
+        samples: passes with dropout active; 1 gives a single draw.
+        keep_samples: also return every pass's probabilities.
+        outputs: from what the model returns to its logits; the tensor itself or its `.logits` by default.
+    """
+    if samples < 1:
+        raise ValueError(f"predict(samples={samples}): at least one pass")
+    extract = outputs or logits_of
+    mean: Tensor | None = None
+    spread: Tensor | None = None
+    kept: list[Tensor] = []
+    with stochastic(model):
+        for _ in range(samples):
+            probabilities = full_precision(extract(call(model, inputs))).softmax(-1)
+            mean = probabilities if mean is None else mean + probabilities
+            spread = entropy(probabilities) if spread is None else spread + entropy(probabilities)
+            if keep_samples:
+                kept.append(probabilities)
+    assert mean is not None
+    assert spread is not None
+    mean = mean / samples
+    total = entropy(mean)
+    information = (total - spread / samples).clamp_min(0)
+    return Prediction(mean, total, information, torch.stack(kept) if keep_samples else None)

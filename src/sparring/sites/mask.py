@@ -1,0 +1,70 @@
+"""The mask of a dropout layer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
+
+from .matching import match
+from .site import Undo, Visit, patch_forward
+
+_OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The multiplier that a dropout layer applies, scale included.
+
+    Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do).
+    Feature dropout keeps its shape: one number per channel.
+
+    >>> import sparring as sp
+    >>> model = nn.Sequential(nn.Dropout(0.5))
+    >>> sp.perturbed_call(model, {sp.Mask("0"): torch.tensor([[0.0, 2.0]])}, torch.ones(1, 2))
+    tensor([[0., 2.]])
+
+    Args:
+        glob: which layers; all of them by default.
+        keep: keep rate of the mask that stands in the clean pass: None lets the layer draw as it always does,
+            1.0 keeps everything (the expectation of the mask).
+        share: dimensions along which one mask is used, e.g. (1,) for the same mask at every step of (B, T, H).
+    """
+
+    glob: str = "**"
+    keep: float | None = None
+    share: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise ValueError(f"Mask(keep={self.keep}): a keep rate lies in (0, 1]")
+        if 0 in self.share:
+            raise ValueError("Mask(share=...): dimension 0 counts the examples; share later ones")
+
+    @property
+    def kind(self) -> str:
+        return "mask"
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        return match(model, self.glob, lambda m: type(m) in _OWN or hasattr(m, "draw"), "dropout layer")
+
+    def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
+        def forward(input: Tensor) -> Tensor:
+            return input * visit(name or "mask", self._clean(module, input)).to(input.dtype)
+
+        return patch_forward(module, forward)
+
+    def _clean(self, module: nn.Module, input: Tensor) -> Tensor:
+        if self.keep is None and not isinstance(module, tuple(_OWN)):
+            return module.draw(input)  # type: ignore[operator]
+        shape = list(input.shape)
+        if isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+            shape[2:] = [1] * (input.dim() - 2)
+        for dim in self.share:
+            shape[dim] = 1
+        ones = torch.ones(shape, dtype=input.dtype, device=input.device)
+        if self.keep is not None:
+            return ones if self.keep == 1 else torch.bernoulli(ones * self.keep) / self.keep
+        assert isinstance(module, _DropoutNd)
+        return _OWN[type(module)](ones, module.p, module.training)
