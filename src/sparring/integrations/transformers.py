@@ -120,10 +120,10 @@ def _attend(
     return output, weights if watch.kernel == "eager" else None
 
 
-def _valid(scores: Tensor, mask: Tensor | None, cross: bool) -> Tensor | None:
+def _valid(scores: Tensor, mask: Tensor | None, cross: bool) -> Tensor:
     """(B, 1 or heads, queries, keys): True where a query may look; padded words of a self-attention ask nothing either."""
     if mask is None:
-        return None
+        mask = torch.ones((1, 1), dtype=torch.bool, device=scores.device)
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     while seen.dim() < 4:
         seen = seen.unsqueeze(0)

@@ -67,9 +67,9 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
-def _valid(scores: Tensor, mask: Tensor | None, padding: Tensor | None, to_itself: bool) -> Tensor | None:
+def _valid(scores: Tensor, mask: Tensor | None, padding: Tensor | None, to_itself: bool) -> Tensor:
     batch, heads, queries, keys = scores.shape
-    valid = None
+    valid = torch.ones((), dtype=torch.bool, device=scores.device).expand(batch, 1, queries, keys)
     if mask is not None:
         seen = mask != -torch.inf
         valid = seen.expand(batch, 1, queries, keys) if seen.dim() == 2 else seen.view(batch, heads, queries, keys)
@@ -78,5 +78,5 @@ def _valid(scores: Tensor, mask: Tensor | None, padding: Tensor | None, to_itsel
         seen = words[:, None, None, :].expand(batch, 1, queries, keys)
         if to_itself:  # a padded word asks no question either
             seen = seen & words[:, None, :, None]
-        valid = seen if valid is None else valid & seen
+        valid = valid & seen
     return valid
