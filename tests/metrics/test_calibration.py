@@ -1,0 +1,85 @@
+"""Calibration against loops over bins."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparring.metrics import expected_calibration_error, reliability
+
+
+def loop_ece(probabilities: torch.Tensor, targets: torch.Tensor, bins: int) -> float:
+    total = 0.0
+    for b in range(bins):
+        inside = []
+        for row, target in zip(probabilities.tolist(), targets.tolist()):
+            confidence = max(row)
+            if (confidence > b / bins or b == 0) and (confidence <= (b + 1) / bins or b == bins - 1):
+                inside.append((confidence, row.index(confidence) == target))
+        if inside:
+            gap = sum(c for c, _ in inside) / len(inside) - sum(r for _, r in inside) / len(inside)
+            total += abs(gap) * len(inside) / len(targets)
+    return total
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(2, 5), st.integers(1, 12))
+def test_ece_equals_a_loop_over_bins(seed: int, n: int, classes: int, bins: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    probabilities = torch.randn(n, classes, generator=generator, dtype=torch.float64).softmax(1)
+    targets = torch.randint(classes, (n,), generator=generator)
+    assert math.isclose(
+        expected_calibration_error(probabilities, targets, bins), loop_ece(probabilities, targets, bins), abs_tol=1e-12
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6), st.integers(2, 60), st.integers(1, 8))
+def test_bins_partition_the_examples_and_means_stay_inside_their_bin(seed: int, n: int, bins: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    probabilities = torch.rand(n, generator=generator, dtype=torch.float64)
+    diagram = reliability(probabilities, torch.randint(2, (n,), generator=generator), bins)
+    assert int(diagram.counts.sum()) == n
+    full = diagram.counts > 0
+    assert bool((diagram.confidence[full] <= diagram.edges[1:][full] + 1e-12).all())
+    assert bool((diagram.confidence[full] >= diagram.edges[:-1][full] - 1e-12).all())
+    assert bool(diagram.accuracy[~full].isnan().all())
+    assert diagram.ece <= diagram.mce + 1e-12
+
+
+def test_a_calibrated_model_has_a_vanishing_error_and_an_overconfident_one_has_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    p = 0.5 + 0.5 * torch.rand(200_000, generator=generator, dtype=torch.float64)
+    hit = (torch.rand(p.shape, generator=generator, dtype=torch.float64) < p).long()
+    calibrated = torch.stack([1 - p, p], 1)
+    assert expected_calibration_error(calibrated, hit) < 0.01
+    sure = torch.stack([torch.zeros_like(p), torch.ones_like(p)], 1)
+    assert math.isclose(expected_calibration_error(sure, hit), 0.25, abs_tol=0.01)
+
+
+def test_equal_mass_bins_hold_equal_counts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.randn(1000, 4, generator=generator).softmax(1)
+    counts = reliability(probabilities, torch.zeros(1000, dtype=torch.long), 10, equal_mass=True).counts
+    assert int(counts.min()) >= 99
+    assert int(counts.max()) <= 101
+
+
+def test_nothing_to_measure_gives_zero_not_nan() -> None:
+    assert expected_calibration_error(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)) == 0.0
+
+
+@pytest.mark.parametrize("equal_mass", [False, True])
+def test_binary_probabilities_are_two_classes(equal_mass: bool) -> None:
+    p, y = torch.tensor([0.9, 0.2, 0.6]), torch.tensor([1, 0, 0])
+    both = torch.stack([1 - p, p], 1)
+    assert expected_calibration_error(p, y, 5, equal_mass) == expected_calibration_error(both, y, 5, equal_mass)
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="bins=0"):
+        reliability(torch.ones(2, 2), torch.zeros(2), 0)
+    with pytest.raises(ValueError, match=r"\(3,\)"):
+        reliability(torch.ones(2, 2), torch.zeros(3))
