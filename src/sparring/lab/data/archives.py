@@ -3,12 +3,13 @@
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from .errors import DataError, blame
-from .streams import LIMIT, Bounded, unwrap
+from .streams import CHUNK, LIMIT, Bounded, unwrap
 
 TARS = {
     ".tar": "",
@@ -31,8 +32,17 @@ def is_archive(name: str) -> bool:
     return name.endswith((".zip", *TARS))
 
 
+Open = Callable[[], BinaryIO]
+
+
 def members(path: Path, limit: int = LIMIT) -> Iterator[tuple[str, BinaryIO]]:
-    """Yield `(name, stream)` for every file in an archive, in its order; each stream lives until the next is asked for.
+    """Yield `(name, stream)` for every file in an archive; as `entries`, with every file opened."""
+    for name, opened in entries(path, limit):
+        yield name, opened()
+
+
+def entries(path: Path, limit: int = LIMIT) -> Iterator[tuple[str, Open]]:
+    """Yield `(name, open)` for every file in an archive, in its order; a stream lives until the next name is asked for.
 
     Members that could leave a folder (absolute, `..`) or stand for something else (links, devices, sparse files) are
     refused even though nothing is unpacked: an archive that holds one is not what it says it is.
@@ -57,7 +67,7 @@ def checked(name: str, path: Path) -> str:
     return "/".join(part for part in parts if part != ".")
 
 
-def _tar_members(path: Path, limit: int) -> Iterator[tuple[str, BinaryIO]]:
+def _tar_members(path: Path, limit: int) -> Iterator[tuple[str, Open]]:
     suffix = next(TARS[end] for end in sorted(TARS, key=len, reverse=True) if path.name.endswith(end))
     with blame(path):
         packed = path.stat().st_size
@@ -76,10 +86,7 @@ def _tar_members(path: Path, limit: int) -> Iterator[tuple[str, BinaryIO]]:
                     continue
                 if not entry.isreg() or entry.issparse():
                     raise DataError(f"refused, because member {entry.name!r} is a link or a device, not a file", path)
-                with blame(path):
-                    body = archive.extractfile(entry)
-                assert body is not None  # regular members always have a body
-                yield name, io.BufferedReader(Bounded(cast(BinaryIO, body), packed, f"{path}/{name}", limit))
+                yield name, partial(_tar_body, archive, entry, path, limit)
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header it has seen
             # tarfile takes a missing end mark for the end: a file cut between two members would pass unseen.
             ended = archive.offset + tarfile.BLOCKSIZE <= cast(Bounded, stream.raw).given
@@ -87,7 +94,7 @@ def _tar_members(path: Path, limit: int) -> Iterator[tuple[str, BinaryIO]]:
             raise DataError("damaged or cut short (the archive has no end mark)", path)
 
 
-def _zip_members(path: Path, limit: int) -> Iterator[tuple[str, BinaryIO]]:
+def _zip_members(path: Path, limit: int) -> Iterator[tuple[str, Open]]:
     with blame(path):
         archive = zipfile.ZipFile(path)
     with archive:
@@ -97,9 +104,20 @@ def _zip_members(path: Path, limit: int) -> Iterator[tuple[str, BinaryIO]]:
                 continue
             if (entry.external_attr >> 16) & 0o170000 == 0o120000:
                 raise DataError(f"refused, because member {entry.filename!r} is a link, not a file", path)
-            with blame(path):
-                body = archive.open(entry)
-            with io.BufferedReader(
-                Bounded(cast(BinaryIO, body), entry.compress_size, f"{path}/{name}", limit), 1 << 16
-            ) as stream:
-                yield name, stream
+            yield name, partial(_zip_body, archive, entry, path, limit)
+
+
+def _tar_body(archive: tarfile.TarFile, entry: tarfile.TarInfo, path: Path, limit: int) -> BinaryIO:
+    with blame(path):
+        body = archive.extractfile(entry)
+    assert body is not None  # regular members always have a body
+    # The whole archive is already bounded; this layer is here to put the blame on the right file.
+    return io.BufferedReader(Bounded(cast(BinaryIO, body), entry.size, f"{path}/{entry.name}", limit))
+
+
+def _zip_body(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, limit: int) -> BinaryIO:
+    with blame(path):
+        body = archive.open(entry)
+    return io.BufferedReader(
+        Bounded(cast(BinaryIO, body), entry.compress_size, f"{path}/{entry.filename}", limit), CHUNK
+    )

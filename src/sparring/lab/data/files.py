@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from .archives import is_archive, members
+from .archives import entries, is_archive
 from .catalogue import fetchable
 from .errors import DataError, MissingData, blame
 from .streams import LIMIT, WRAPPERS, unwrap, wrapper
@@ -99,9 +99,9 @@ class Folder:
             with stream:
                 yield stream
             return
-        for member, body in members(place.path, limit):
+        for member, opened in entries(place.path, limit):
             if member == place.member:
-                with unwrap(body, wrapper(member), place.path.stat().st_size, place, limit) as stream:
+                with unwrap(opened(), wrapper(member), place.path.stat().st_size, place, limit) as stream:
                     yield stream
                 return
         raise DataError(f"changed while it was read: {place.member} is gone", place.path)
@@ -149,12 +149,14 @@ class Folder:
         for depth in range(len(parts), -1, -1):
             prefix = "/".join(parts[:depth])
             for archive in _archives(self.root.joinpath(*parts[:depth])):
-                for member, body in members(archive):
+                for member, opened in entries(archive):
                     name = f"{prefix}/{member}" if prefix else member
                     if name in seen or not name.startswith("/".join(parts) + "/"):
                         continue
                     seen.add(name)
-                    with unwrap(body, wrapper(member), archive.stat().st_size, f"{archive}/{member}", WHOLE) as stream:
+                    with unwrap(
+                        opened(), wrapper(member), archive.stat().st_size, f"{archive}/{member}", WHOLE
+                    ) as stream:
                         yield name.removesuffix(wrapper(member)), stream.read()
         if not seen:
             raise MissingData(missing(under, self.root))
@@ -206,7 +208,7 @@ def _archives(here: Path) -> list[Path]:
 def _member(archive: Path, name: str, size: int, modified: int) -> str:
     """The member that holds `name`, or nothing; size and time are only there to forget a file that was replaced."""
     wanted = {name + end for end in ("", *WRAPPERS)}
-    for member, _ in members(archive):
+    for member, _ in entries(archive):
         if member in wanted or (name.endswith("/") and member.startswith(name)):
             return member
     return ""

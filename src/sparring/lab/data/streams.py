@@ -13,6 +13,7 @@ from .errors import DataError, blame
 WRAPPERS = (".gz", ".xz", ".bz2")
 LIMIT = 8 << 30  # no published file we read is larger unpacked
 FREE = 64 << 20  # small files may unpack to this much whatever their ratio
+CHUNK = 1 << 16
 RATIO = 100  # text packs 3 to 20 times; a bomb packs a thousand times and more
 
 
@@ -93,4 +94,4 @@ def unwrap(source: BinaryIO, suffix: str, packed: int, file: object, limit: int 
         inner = cast(BinaryIO, lzma.LZMAFile(source))  # noqa: SIM115
     elif suffix == ".bz2":
         inner = cast(BinaryIO, bz2.BZ2File(source))
-    return io.BufferedReader(Bounded(inner, packed, file, limit, source.close), 1 << 16)
+    return io.BufferedReader(Bounded(inner, packed, file, limit, source.close), CHUNK)
