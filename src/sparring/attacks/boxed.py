@@ -70,6 +70,10 @@ class Boxed:
         return self.project(self.within.sample(like, valid), valid)
 
     def interior(self, like: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Uniform in the ball, then cut to the range (for L2 the ball itself, not the cube inside it)."""
+        if isinstance(self.within, L2):
+            share = torch.rand(len(like), *[1] * (like.dim() - 1), dtype=like.dtype, device=like.device)
+            return self.project(self.within.sample(like, valid) * share ** (1 / like[0].numel()), valid)
         return self.project(self.within.interior(like, valid), valid)
 
 

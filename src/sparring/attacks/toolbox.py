@@ -164,5 +164,5 @@ class AutoAttack:
             seed=self.seed,
             version=self.version if self.attacks is None else "custom",
         )
-        found = runner.run_standard_evaluation(inputs.detach(), targets, batch_size=self.batch_size)
-        return torch.as_tensor(found).to(inputs)
+        found, _ = runner.run_standard_evaluation(inputs.detach(), targets, batch_size=self.batch_size)
+        return found.to(inputs)

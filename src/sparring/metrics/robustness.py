@@ -156,9 +156,9 @@ def sweep(
 
     Example:
         >>> import torch
-        >>> from sparring.attacks import PGD
+        >>> from sparring.attacks import BIM
         >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 0])
-        >>> curve = sweep(torch.nn.Identity(), PGD(0.1), x, y, [0.0, 0.2, 0.8])
+        >>> curve = sweep(torch.nn.Identity(), BIM(0.1), x, y, [0.0, 0.2, 0.8])
         >>> curve.plain, curve.reaches_zero()
         ((1.0, 0.5, 0.0), 0.8)
 

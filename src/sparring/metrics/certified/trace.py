@@ -74,7 +74,7 @@ def _trace(module: nn.Module) -> fx.GraphModule:
 
 def _append(graph: Graph, member: nn.Module, example: Tensor) -> int:
     """Add one member's operations after what is there; return the position of its output."""
-    if member.training and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in member.modules()):
+    if any(m.training and isinstance(m, nn.modules.batchnorm._BatchNorm) for m in member.modules()):
         raise UnsupportedOperation("batch norm in training mode mixes examples; call model.eval() before certifying")
     try:
         traced = _trace(nn.Sequential(member))

@@ -1,0 +1,204 @@
+"""FGSM, BIM and PGD: against the adversarial-robustness-toolbox, closed forms and their own promises."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sparring.attacks import BIM, FGSM, PGD, predictions
+from sparring.metrics.robustness import robust_accuracy
+
+ART_NORM = {inf: np.inf, 2: 2}
+
+
+def art(name: str, net: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Tensor:
+    """Run one of ART's attacks with the true labels."""
+    pytest.importorskip("art", reason="adversarial-robustness-toolbox is not installed")
+    from art.attacks import evasion
+    from art.estimators.classification import PyTorchClassifier
+
+    estimator = PyTorchClassifier(
+        net, nn.CrossEntropyLoss(), tuple(x.shape[1:]), 10, clip_values=(0.0, 1.0), device_type="cpu"
+    )
+    attack = getattr(evasion, name)(estimator, batch_size=len(x), **settings)
+    found = torch.as_tensor(attack.generate(x.numpy(), y.numpy()))
+    net.zero_grad(set_to_none=True)
+    return found.to(x.dtype)
+
+
+@pytest.mark.parametrize("norm", [inf, 2])
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_fgsm_is_arts(network: str, norm: float, digits: Any, request: pytest.FixtureRequest) -> None:
+    net, x, y = request.getfixturevalue(network), digits.x, digits.y
+    epsilon = 0.1 if norm == inf else 1.0
+    ours = FGSM(epsilon, norm=norm)(net, x, y)
+    theirs = art("FastGradientMethod", net, x, y, norm=ART_NORM[norm], eps=epsilon)
+    _agree(net, x, y, ours, theirs, norm)
+
+
+@pytest.mark.parametrize("norm", [inf, 2])
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_bim_is_arts(network: str, norm: float, digits: Any, request: pytest.FixtureRequest) -> None:
+    net, x, y = request.getfixturevalue(network), digits.x, digits.y
+    epsilon = 0.1 if norm == inf else 1.0
+    ours = BIM(epsilon, steps=10, norm=norm, keep="last")(net, x, y)
+    theirs = art(
+        "ProjectedGradientDescent", net, x, y, norm=ART_NORM[norm], eps=epsilon, eps_step=epsilon / 10, max_iter=10,
+        num_random_init=0, verbose=False,
+    )  # fmt: skip
+    _agree(net, x, y, ours, theirs, norm)
+
+
+def _agree(net: nn.Module, x: Tensor, y: Tensor, ours: Tensor, theirs: Tensor, norm: float) -> None:
+    assert (predictions(net, ours) == y).float().mean() == (predictions(net, theirs) == y).float().mean()
+    lengths = [(found - x).flatten(1).norm(p=norm, dim=1) for found in (ours, theirs)]
+    torch.testing.assert_close(lengths[0], lengths[1], rtol=1e-3, atol=1e-5)
+    same = ((ours - theirs).abs().flatten(1).amax(1) < 1e-4).float().mean()
+    assert same >= 0.98  # a sign may differ where a gradient entry is at rounding level
+
+
+@pytest.mark.parametrize("norm", [inf, 2])
+def test_pgd_with_random_starts_is_as_strong_as_arts(norm: float, digits: Any, mlp: nn.Module) -> None:
+    x, y = digits.x, digits.y
+    epsilon = 0.1 if norm == inf else 1.0
+    np.random.seed(0)
+    theirs = art(
+        "ProjectedGradientDescent", mlp, x, y, norm=ART_NORM[norm], eps=epsilon, eps_step=epsilon / 10, max_iter=10,
+        num_random_init=1, verbose=False,
+    )  # fmt: skip
+    ours = PGD(epsilon, norm=norm, keep="last")(mlp, x, y)
+    right = [(predictions(mlp, found) == y).float().mean().item() for found in (ours, theirs)]
+    assert abs(right[0] - right[1]) <= 0.05
+    lengths = [(found - x).flatten(1).norm(p=norm, dim=1).mean().item() for found in (ours, theirs)]
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.05)
+
+
+def test_on_a_linear_model_every_attack_finds_the_best_point() -> None:
+    net = nn.Linear(5, 2, bias=False).double()
+    x, y = torch.rand(6, 5).double(), torch.tensor([0, 1, 0, 1, 0, 1])
+    slope = (net.weight[1] - net.weight[0]).detach()
+    toward = torch.where(y[:, None] == 0, slope, -slope)
+    free: dict[str, Any] = {"low": None, "high": None}
+    for attack in (FGSM(0.3, **free), BIM(0.3, **free), PGD(0.3, loss="margin", steps=25, **free)):
+        torch.testing.assert_close(attack(net, x, y), x + 0.3 * toward.sign())
+    unit = toward / toward.norm(dim=1, keepdim=True)
+    for attack in (FGSM(0.3, norm=2, **free), BIM(0.3, norm=2, **free)):
+        torch.testing.assert_close(attack(net, x, y), x + 0.3 * unit)
+
+
+@pytest.mark.parametrize("norm", [inf, 2])
+@given(
+    seed=st.integers(0, 1000),
+    epsilon=st.just(0.0) | st.floats(1e-4, 2.0),
+    loss=st.sampled_from(["cross_entropy", "margin", "dlr"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_the_radius_and_the_range_bind(norm: float, seed: int, epsilon: float, loss: Any) -> None:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    x, y = torch.rand(5, 6), torch.randint(0, 4, (5,))
+    for attack in (FGSM(epsilon, norm=norm, loss=loss), PGD(epsilon, steps=4, norm=norm, loss=loss, restarts=2)):
+        found = attack(net, x, y)
+        assert found.min() >= 0
+        assert found.max() <= 1
+        assert ((found - x).norm(p=norm, dim=1) <= epsilon + 1e-5).all()
+
+
+def test_restarts_and_best_iterates_never_hurt(digits: Any, cnn: nn.Module) -> None:
+    x, y = digits.x, digits.y
+    last = robust_accuracy(cnn, BIM(0.15, keep="last"), x, y)
+    best = robust_accuracy(cnn, BIM(0.15, keep="best"), x, y)
+    assert not (best.survived & ~last.survived).any()
+    torch.manual_seed(5)
+    once = robust_accuracy(cnn, PGD(0.15), x, y)
+    torch.manual_seed(5)
+    often = robust_accuracy(cnn, PGD(0.15, restarts=4), x, y)
+    assert not (often.survived & ~once.survived).any()
+
+
+def test_nothing_of_the_model_changes(digits: Any, cnn: nn.Module) -> None:
+    before = {name: value.clone() for name, value in cnn.state_dict().items()}
+    for mode in (True, False):
+        cnn.train(mode)
+        for attack in (FGSM(0.1), PGD(0.1, steps=2)):
+            attack(cnn, digits.x[:20], digits.y[:20])
+        assert cnn.training is mode
+    for name, value in cnn.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None for p in cnn.parameters())
+
+
+def test_no_graph_and_no_dependence_on_the_grad_mode(digits: Any, mlp: nn.Module) -> None:
+    with torch.no_grad():
+        quiet = BIM(0.1)(mlp, digits.x[:20], digits.y[:20])
+    loud = BIM(0.1)(mlp, digits.x[:20], digits.y[:20])
+    assert torch.equal(quiet, loud)
+    assert not loud.requires_grad
+
+
+def test_an_example_is_attacked_alike_in_any_batch(digits: Any, cnn: nn.Module) -> None:
+    whole = BIM(0.1)(cnn, digits.x[:8], digits.y[:8])
+    one = torch.cat([BIM(0.1)(cnn, x[None], y[None]) for x, y in zip(digits.x[:8], digits.y[:8])])
+    torch.testing.assert_close(whole, one, rtol=0, atol=1e-5)
+
+
+class Shifted(nn.Module):
+    """A model whose weights carry large fresh noise in every pass."""
+
+    def __init__(self, net: nn.Module, noise: float) -> None:
+        super().__init__()
+        self.net, self.noise = net, noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x + self.noise * torch.randn_like(x))
+
+
+def test_averaging_over_the_noise_makes_the_attack_on_a_stochastic_model_stronger(digits: Any, mlp: nn.Module) -> None:
+    noisy = Shifted(mlp, 0.4)
+    single = robust_accuracy(noisy, BIM(0.15, keep="last"), digits.x, digits.y, samples=10)
+    averaged = robust_accuracy(noisy, BIM(0.15, keep="last", samples=16), digits.x, digits.y, samples=10)
+    assert averaged.plain < single.plain - 0.03
+
+
+def test_averaged_gradients_are_the_mean_of_single_ones() -> None:
+    calls = iter([1.0, -2.0])
+
+    class Flipping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * next(calls)
+
+    seen: list[Tensor] = []
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        seen.append(logits)
+        return logits[:, 0]
+
+    moved = FGSM(0.1, loss=loss, samples=2)(Flipping(), torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
+    assert len(seen) == 2
+    torch.testing.assert_close(moved, torch.tensor([[0.4, 0.5]]))  # mean slope is (1 - 2) / 2 < 0
+
+
+def test_bad_settings_are_named(digits: Any, mlp: nn.Module) -> None:
+    x, y = digits.x[:2], digits.y[:2]
+    with pytest.raises(ValueError, match=r"outside low=0\.0, high=1\.0"):
+        FGSM(0.1)(mlp, x * 16, y)
+    with pytest.raises(ValueError, match="loss is 'hinge'"):
+        PGD(0.1, loss="hinge")(mlp, x, y)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="norm is 1"):
+        PGD(0.1, norm=1)(mlp, x, y)
+    with pytest.raises(ValueError, match="restarts=0"):
+        PGD(0.1, restarts=0)
+    with pytest.raises(ValueError, match="keep='worst'"):
+        PGD(0.1, keep="worst")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="attacks need logits"):
+        FGSM(0.1)(_Tuple(), x, y)
+
+
+class _Tuple(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        return x, 1
