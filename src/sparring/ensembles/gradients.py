@@ -44,9 +44,12 @@ def input_gradients(members: Tensor, targets: Tensor, inputs: Tensor, create_gra
         inputs: a tensor that requires gradients, one row per example.
         create_graph: keep the graph, so that the gradients can be penalised.
     """
-    losses = member_losses(members, targets).sum(0)  # summed over examples: each row's gradient is its own
+    with torch.enable_grad():
+        true = members.gather(-1, targets[:, None, None].expand(-1, members.shape[1], 1))
+        # The same loss of shifted logits: softmax minus one-hot would cancel to a wrong direction once it saturates.
+        losses = member_losses(members - true, targets).sum(0).unbind()  # summed: each row's gradient is its own
     rows = []
-    for loss in losses.unbind():
+    for loss in losses:
         (gradient,) = torch.autograd.grad(loss, inputs, create_graph=create_graph, retain_graph=True, allow_unused=True)
         rows.append(torch.zeros_like(inputs) if gradient is None else gradient)
     return torch.stack([row.flatten(1) for row in rows], 1)

@@ -36,7 +36,12 @@ def clean_gradients(step: Step) -> Tensor:
     key = "ensembles/input_gradients"
     if key not in step.cache:
         (slot,) = step.slots(WatchedInput())
-        step.cache[key] = input_gradients(members_of(step.raw), step.targets, slot.value)
+        members, variable = step.raw, slot.value
+        if not variable.requires_grad:  # evaluated under no_grad: the clean pass has no graph to differentiate
+            with torch.enable_grad():
+                variable = torch.zeros_like(variable).requires_grad_()
+                members = step.run({WatchedInput(): [variable]}, raw=True)
+        step.cache[key] = input_gradients(members_of(members), step.targets, variable, torch.is_grad_enabled())
         step.backward_passes += 1
     return step.cache[key]
 
