@@ -16,6 +16,7 @@ import numpy as np
 
 from .archives import is_archive, members
 from .errors import DataError, MissingData, blame
+from .files import Folder, as_folder
 from .streams import unwrap, wrapper
 
 
@@ -45,8 +46,31 @@ def read_ratings(path: Path | str) -> Ratings:
         path: where the log is. A folder or an archive may hold other files; several logs of one format are joined.
     """
     path = Path(path)
+    return _joined(_files(path), path)
+
+
+def named_ratings(data: Folder | Path | str | None, *names: str) -> Ratings:
+    """Read rating logs by their logical names in a data folder (`movielens/ml-100k/u.data`), joined in order.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "movielens").mkdir()
+    ...     _ = Path(folder, "movielens", "u.data").write_text("1\\t5\\t4\\t0\\n")
+    ...     len(named_ratings(folder, "movielens/u.data"))
+    1
+    """
+    folder = as_folder(data)
+    return _joined(((name, stream) for name in names for stream in _opened(folder, name)), folder.root)
+
+
+def _opened(folder: Folder, name: str) -> Iterator[BinaryIO]:
+    with folder.open(name) as stream:
+        yield stream
+
+
+def _joined(files: Iterable[tuple[str, BinaryIO]], path: Path) -> Ratings:
     found: dict[str, list[Ratings]] = {}
-    for name, stream in _files(path):
+    for name, stream in files:
         pattern = _format(name)
         if pattern is not None:
             lines = io.TextIOWrapper(stream, encoding="latin-1")

@@ -49,6 +49,9 @@ class VAE(nn.Module):
         self.prior = VampPrior(items, pseudo_users) if pseudo_users else None
         self.flow = IAF(latent, hidden, flow_steps, hidden=latent) if flow_steps else None
 
+    def forward(self, rows: Rows, beta: float = 1.0) -> Tensor:
+        return self.losses(rows, beta)
+
     def losses(self, rows: Rows, beta: float = 1.0, noise: Tensor | None = None) -> Tensor:
         """Negative bound per user, -log p(x | latent) + beta KL; the KL by one sample unless it has a closed form."""
         posterior = self.encoder(rows, self.dropout(rows.normalised))
@@ -91,6 +94,9 @@ class DAE(nn.Module):
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
         self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: Rows, beta: float = 1.0) -> Tensor:
+        return self.losses(rows, beta)
 
     def losses(self, rows: Rows, beta: float = 1.0) -> Tensor:
         """-log p(x | corrupted x) per user; `beta` is there for the VAEs' sake and ignored."""

@@ -48,10 +48,11 @@ class Rows:
         offsets = torch.searchsorted(users, torch.arange(len(ids) + 1))
         return cls(items, users, values, offsets, matrix.shape[1], ids).to(torch.empty(0) if like is None else like)
 
-    def to(self, like: Tensor) -> "Rows":
-        """The same rows on another tensor's device, their values in its precision."""
-        items, users, offsets, ids = (t.to(like.device) for t in (self.items, self.users, self.offsets, self.ids))
-        return Rows(items, users, self.values.to(like), offsets, self.width, ids)
+    def to(self, where: Tensor | torch.device | str, **ignored: Any) -> "Rows":
+        """The same rows on another device; given a tensor, on its device with the values in its precision."""
+        device = where.device if isinstance(where, Tensor) else where
+        items, users, offsets, ids = (t.to(device) for t in (self.items, self.users, self.offsets, self.ids))
+        return Rows(items, users, self.values.to(where), offsets, self.width, ids)
 
     def __len__(self) -> int:
         return len(self.ids)

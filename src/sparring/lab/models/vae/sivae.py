@@ -77,6 +77,9 @@ class SIVAE(nn.Module):
         divergence = log_q - standard_log_density(latent)
         return beta * divergence - multinomial_log_likelihood(self.decoder(latent), rows)
 
+    def forward(self, rows: Rows, beta: float = 1.0) -> Tensor:
+        return self.losses(rows, beta)
+
     def losses(
         self, rows: Rows, beta: float = 1.0, noise: Tensor | None = None, uniforms: Tensor | None = None
     ) -> Tensor:
