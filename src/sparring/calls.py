@@ -94,10 +94,20 @@ class Pass:
         *,
         noise: RandomState | None = None,
         replay: Tape | None = None,
+        replay_noise: bool = True,
         attached: bool = True,
         clean: bool = False,
     ) -> Any:
-        """Call the model. `clean` lets batch-norm statistics move; otherwise they stand still."""
+        """Call the model.
+
+        Args:
+            inputs: a tensor, tuple, mapping or `Arguments`.
+            noise: random state to draw from, put back afterwards; None draws on.
+            replay: a tape whose modules need not run again.
+            replay_noise: the pass repeats the noise of the pass on the tape.
+            attached: replayed outputs keep their graph.
+            clean: batch-norm statistics move, and every site must be reached.
+        """
         self.slots = {site: [] for site in self.sites}
         start = _sequence_number()
         with ExitStack() as stack:
@@ -107,7 +117,7 @@ class Pass:
             stack.enter_context(nullcontext() if clean else still_statistics(self.model))
             stack.enter_context(installed(self.model, self.sites, self.visit))
             stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
-            stack.enter_context(replaying(replay, attached))
+            stack.enter_context(replaying(replay, attached, replay_noise))
             outputs = call(self.model, inputs)
         self.span = (start, _sequence_number())
         for site in self.sites if clean else self.placements:
@@ -191,7 +201,7 @@ def _sequence_number() -> int:
     with torch.enable_grad():
         node = torch.zeros((), requires_grad=True).view(()).grad_fn
     assert node is not None
-    return node._sequence_nr()  # type: ignore[attr-defined]
+    return node._sequence_nr()
 
 
 @contextmanager
@@ -239,7 +249,7 @@ class Recomputation:
             self._active = ExitStack()
             self._active.enter_context(still_statistics(self.model))
             self._active.enter_context(installed(self.model, self.sites, self._revisit))
-            torch.autograd.Variable._execution_engine.queue_callback(self._exit)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._exit)
 
     def _exit(self) -> None:
         if self._active is not None:
@@ -248,7 +258,7 @@ class Recomputation:
 
     def _revisit(self, site: Site, name: str, value: Tensor, valid: Tensor | None) -> Tensor:
         node = torch._C._current_autograd_node()
-        number = -1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
+        number = -1 if node is None else node._sequence_nr()
         for done in self.passes:
             if done.span[0] <= number < done.span[1]:
                 return done.revisit(site, name, value)

@@ -125,7 +125,7 @@ class Term:
         values: list[Tensor] = []
         if self.at is not None and self.by is not None:
             slots = [Slot(slot.name, slot.value.detach(), slot.valid) for slot in step.slots(self.at)]
-            parameters = [p for p in step.model.parameters() if p.requires_grad]
+            parameters: list[Tensor] = [p for p in step.model.parameters() if p.requires_grad]
             game = Game(slots, payoff, step.outputs.detach(), reference, parameters, step.batch)
             with torch.enable_grad():
                 response = self.by.respond(game)
@@ -196,6 +196,7 @@ class Objective(nn.Module):
     """
 
     update_each_loss = False
+    calls: Tensor
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class Proximal(nn.Module):
         self._seen: tuple[int, ...] | None = None
 
     name = "proximal"
+    updates: Tensor
     sites: tuple[Site, ...] = ()
     label_free = True
 

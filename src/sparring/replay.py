@@ -38,8 +38,9 @@ class Entry:
     def intact(self) -> bool:
         return self.versions == _versions(self.output)
 
-    def result(self, attached: bool) -> Any:
-        self.noise.restore()
+    def result(self, attached: bool, noise: bool) -> Any:
+        if noise:
+            self.noise.restore()
         return self.output if attached else tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self.output)
 
 
@@ -106,8 +107,15 @@ def recording(model: nn.Module, tapes: Sequence[Tape], devices: tuple[torch.devi
 
 
 @contextmanager
-def replaying(tape: Tape | None, attached: bool) -> Iterator[None]:
-    """Return recorded outputs, in order, instead of running the modules on the tape; afterwards they run as usual."""
+def replaying(tape: Tape | None, attached: bool, noise: bool = True) -> Iterator[None]:
+    """Return recorded outputs, in order, instead of running the modules on the tape; afterwards they run as usual.
+
+    Args:
+        tape: what was recorded; None replays nothing.
+        attached: hand out the outputs with their graph.
+        noise: go on with the random state that each module left in the clean pass; False for a pass with noise of its own,
+            which may only replay a prefix that drew nothing.
+    """
     if tape is None or not tape.entries:
         yield
         return
@@ -120,7 +128,7 @@ def replaying(tape: Tape | None, attached: bool) -> Iterator[None]:
             if queue:
                 entry = queue.popleft()
                 if entry.intact():
-                    return entry.result(attached)
+                    return entry.result(attached, noise)
             return forward(*args, **kwargs)
 
         return run

@@ -92,8 +92,8 @@ class Step:
             for slot in slots:
                 if slot.value.shape[:1] != (self.batch,):
                     raise ValueError(
-                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: perturbations are per "
-                        "example, dimension 0; for time-major layers pass batch_dim=1, and leave out what the batch shares"
+                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: perturbations "
+                        "are per example, dimension 0; for time-major layers pass batch_dim=1, and leave out what the batch shares"
                     )
 
     @property
@@ -149,7 +149,12 @@ class Step:
         self.forward_passes += 1
         with torch.no_grad() if graph == "none" else nullcontext():
             outputs = one.run(
-                self.inputs, noise=state, replay=tape, attached=graph == "attached", clean=moves_statistics
+                self.inputs,
+                noise=state,
+                replay=tape,
+                attached=graph == "attached",
+                replay_noise=state is self.noise,
+                clean=moves_statistics,
             )
         self.recomputation.watch(one, outputs)
         self.last = one

@@ -61,7 +61,7 @@ class Walk:
         for step in range(1, self.player.steps + 1):
             if central or not torch.is_grad_enabled() or not game.parameters:
                 points = [d.detach().requires_grad_() for d in state.deltas]
-                gradients, rest = slope(game.payoff(points), points), []
+                gradients, rest = slope(game.payoff(points), points), list[Tensor]()
             else:
                 gradients, rest = self.gradients(state.deltas)
             good = good & sound(gradients, game.slots)

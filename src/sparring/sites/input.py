@@ -46,12 +46,13 @@ class Input:
         return module.register_forward_pre_hook(before, with_kwargs=True).remove
 
     def _key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> int | str:
-        candidates: dict[int | str, object] = {**dict(enumerate(args)), **kwargs}
+        candidates: dict[int | str, object] = dict(enumerate(args))
+        candidates.update(kwargs)
         floating = [k for k, v in candidates.items() if isinstance(v, Tensor) and v.is_floating_point()]
         if self.key is None and floating:
             return floating[0]
         if self.key in floating:
-            return self.key  # type: ignore[return-value]
+            return self.key
         seen = ", ".join(
             f"{k}: {v.dtype if isinstance(v, Tensor) else type(v).__name__}" for k, v in candidates.items()
         )

@@ -1,6 +1,7 @@
 """What a module hands on: embeddings, hidden layers, pooled features."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ class Output:
                 return place(output)
             if isinstance(output, dict) and (self.index in output or self.index == 0):
                 key = self.index if self.index in output else next(iter(output))
-                changed = type(output)(**output) if type(output) is not dict else dict(output)
+                changed: Any = type(output)(**output) if type(output) is not dict else dict(output)
                 changed[key] = place(output[key])
                 return changed
             if isinstance(output, list | tuple) and isinstance(self.index, int) and self.index < len(output):

@@ -50,12 +50,12 @@ class Slot:
 def patch_forward(module: nn.Module, forward: Callable[..., object]) -> Undo:
     """Replace one module's `forward` until the returned function is called; a patch that was there before comes back."""
     before = module.__dict__.get("forward")
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
 
     def undo() -> None:
         if before is None:
             del module.forward
         else:
-            module.forward = before  # type: ignore[method-assign]
+            module.forward = before
 
     return undo

@@ -1,0 +1,32 @@
+"""One thread, no leftovers between tests, real data found through SPARRING_DATA."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+settings.register_profile("calm", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("calm")
+
+
+@pytest.fixture(autouse=True)
+def _calm() -> Iterator[None]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    assert torch.get_default_dtype() == torch.float32, "a test changed the default dtype"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data sets; tests that need it skip, saying so, where it is absent."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SPARRING_DATA", default))
+    if not folder.is_dir():
+        pytest.skip("no real data: set SPARRING_DATA to a folder that holds it")
+    return folder

@@ -1,0 +1,105 @@
+"""The one table of all methods. A new method adds a row here and runs through every contract test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scenes import SCENES, Scene
+from torch import nn
+
+import sparring as sp
+from sparring import recipes
+
+EVERYWHERE = tuple(SCENES)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe that can be built on a scene.
+
+    Attributes:
+        name: shown in test ids.
+        build: (scene, model, **options) -> Objective; takes `radius=`, `weight=` and options of `Objective`.
+        scenes: where it runs.
+        ball: the ball that binds its perturbations, from a radius; None for methods without a norm ball.
+        label_free: can do without targets.
+    """
+
+    name: str
+    build: Callable[..., sp.Objective]
+    scenes: tuple[str, ...] = EVERYWHERE
+    ball: Callable[[float], Any] | None = sp.L2
+    label_free: bool = False
+
+
+def _additive(recipe: Callable[..., sp.Objective], ball: Callable[[float], Any] = sp.L2, divergence: bool = True, late: bool = False,
+              **fixed: Any) -> Callable[..., sp.Objective]:  # fmt: skip
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+        if divergence:
+            options.setdefault("penalty", scene.penalty)
+        return recipe(model, scene.loss, at=scene.late if late else scene.at, ball=ball(radius), **fixed, **options)
+
+    return build
+
+
+def _noise(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+    return sp.Objective(model, scene.loss, sp.Term(sp.Output(scene.at), sp.Noise(sp.L2(radius)), scene.penalty, weight), **options)
+
+
+def _r_drop(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+    penalty = scene.penalty if scene.penalty is sp.squared_error else sp.symmetric_kl
+    return recipes.r_drop(model, scene.loss, penalty=penalty, **options)
+
+
+def _two_terms(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+    early = sp.Term(sp.Output(scene.at), sp.PGD(sp.L2(radius), start=1e-2), scene.penalty, weight)
+    late = sp.Term(sp.Output(scene.late), sp.FastGradient(sp.L2(radius)), weight=weight)
+    return sp.Objective(model, scene.loss, early, late, **options)
+
+
+def _attention(recipe: Callable[..., sp.Objective], **fixed: Any) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+        return recipe(model, scene.loss, epsilon=radius, **fixed, **options)
+
+    return build
+
+
+def _at_scores(recipe: Callable[..., sp.Objective], **fixed: Any) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+        return recipe(model, scene.loss, at=sp.Scores(), ball=sp.L2(radius), **fixed, **options)
+
+    return build
+
+
+METHODS = (
+    Method("noise", _noise, label_free=True),
+    Method("adversarial_training", _additive(recipes.adversarial_training, divergence=False)),
+    Method("adversarial_training-linf", _additive(recipes.adversarial_training, sp.Linf, divergence=False), ball=sp.Linf),
+    Method("vat", _additive(recipes.vat), label_free=True),
+    Method("vat-pgd", _additive(recipes.vat, form="pgd", iterations=2), label_free=True),
+    Method("vat-late", _additive(recipes.vat, late=True), label_free=True),
+    Method("smart", _additive(recipes.smart, sp.Linf, step_size=0.3, start=1e-2), ball=sp.Linf, label_free=True),
+    Method("salt", _additive(recipes.salt, start=1e-2), label_free=True),
+    Method("salt-adam-2", _additive(recipes.salt, sp.Linf, steps=2, update="adam", step_size=0.1, start=1e-2), ball=sp.Linf, label_free=True),
+    Method("salt-finite", _additive(recipes.salt, backend="finite_difference", start=1e-2), label_free=True),
+    Method("salt-late", _additive(recipes.salt, late=True, start=1e-2), label_free=True),
+    Method("free_lb", _additive(recipes.free_lb, divergence=False)),
+    Method("free_lb-penalty", _additive(recipes.free_lb, steps=2), label_free=True),
+    Method("free_at", _additive(recipes.free_at, sp.Linf, divergence=False), ball=sp.Linf),
+    Method("r_drop", _r_drop, ball=None, label_free=True),
+    Method("two-terms", _two_terms),
+    Method("attention_noise", _attention(recipes.attention_noise), ("transformer",)),
+    Method("attention_at", _attention(recipes.attention_at), ("transformer",)),
+    Method("attention_iat", _attention(recipes.attention_iat, reading="row_sum"), ("transformer",)),
+    Method("attention_iat-per_word", _attention(recipes.attention_iat, reading="per_word"), ("transformer",), ball=sp.Linf),
+    Method("vat-scores", _at_scores(recipes.vat), ("transformer",), label_free=True),
+    Method("salt-scores", _at_scores(recipes.salt, start=1e-2), ("transformer",), label_free=True),
+    Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
+)
+
+
+def cases(keep: Callable[[Method], bool] = lambda method: True) -> list[Any]:
+    """(method, scene) pairs for `pytest.mark.parametrize`."""
+    import pytest
+
+    return [pytest.param(m, SCENES[s], id=f"{m.name}-{s}") for m in METHODS if keep(m) for s in m.scenes]
