@@ -23,7 +23,13 @@ FAMILIES = {
     "electra": lambda kernel: transformers.ElectraConfig(**SMALL, embedding_size=8, attn_implementation=kernel),
     "albert": lambda kernel: transformers.AlbertConfig(**SMALL, embedding_size=8, attn_implementation=kernel),
     "distilbert": lambda kernel: transformers.DistilBertConfig(
-        vocab_size=30, dim=8, n_layers=2, n_heads=2, hidden_dim=16, max_position_embeddings=16, attn_implementation=kernel
+        vocab_size=30,
+        dim=8,
+        n_layers=2,
+        n_heads=2,
+        hidden_dim=16,
+        max_position_embeddings=16,
+        attn_implementation=kernel,
     ),
 }
 
@@ -68,7 +74,9 @@ def test_zero_push_changes_nothing(family, kernel, padded):
 def test_a_large_push_moves_the_weights_as_predicted(kernel):
     model = build(kernel="eager")
     push = torch.randn(2, 2, 5, 5, dtype=torch.double) * 4
-    outputs, (first, _) = run(model, lambda s: push if "layer.0" in s.name else torch.zeros_like(s.value), output_attentions=True)
+    outputs, (first, _) = run(
+        model, lambda s: push if "layer.0" in s.name else torch.zeros_like(s.value), output_attentions=True
+    )
     expected = masked_softmax(first.value + push, MASK.bool()[:, None, None, :])
     torch.testing.assert_close(outputs.attentions[0], expected)
     other, _ = run(build(kernel=kernel), lambda s: push if "layer.0" in s.name else torch.zeros_like(s.value))
@@ -102,7 +110,9 @@ def test_layers_and_heads_can_be_chosen():
     model = build()
     assert list(Scores().modules(model)) == [f"bert.encoder.layer.{k}.attention.self" for k in range(2)]
     assert list(Scores("bert.encoder.layer.1").modules(model)) == ["bert.encoder.layer.1.attention.self"]
-    outputs, slots = run(model, lambda s: torch.full_like(s.value, 3.0).tril(), Scores(layers=(1,), heads=(0,)), output_attentions=True)
+    outputs, slots = run(
+        model, lambda s: torch.full_like(s.value, 3.0).tril(), Scores(layers=(1,), heads=(0,)), output_attentions=True
+    )
     plain = model(input_ids=IDS, attention_mask=MASK, output_attentions=True)
     assert slots[0].value.shape == (2, 1, 5, 5)
     assert torch.equal(outputs.attentions[0], plain.attentions[0])

@@ -37,7 +37,9 @@ def test_padded_batch_equals_the_unpadded_sentences(layer):
     pooled, weights = call(module, width, hidden, valid)
     queries = None if width is None else torch.linspace(-1, 1, 3 * width, dtype=torch.double).view(3, width)
     for row, length in enumerate(lengths):
-        alone, weight = module(hidden[row : row + 1, :length], query=None if queries is None else queries[row : row + 1])
+        alone, weight = module(
+            hidden[row : row + 1, :length], query=None if queries is None else queries[row : row + 1]
+        )
         torch.testing.assert_close(pooled[row], alone[0])
         torch.testing.assert_close(weights[row, :length], weight[0])
         assert (weights[row, length:] == 0).all()
@@ -49,7 +51,7 @@ def test_additive_scores_follow_the_equations():
     hidden, query = torch.randn(2, 3, 6, dtype=torch.double), torch.randn(2, 4, dtype=torch.double)
     seen = []
     module.scores.register_forward_hook(lambda m, args, out: seen.append(out))
-    pooled, weights = module(hidden, query=query)
+    pooled, _ = module(hidden, query=query)
     for b in range(2):
         score = torch.stack(
             [

@@ -95,7 +95,9 @@ def test_learning_through_the_differences_adds_nothing():
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(
-    "scores", [torch.tensor([[0.3]]), torch.full((1, 5), 0.1), torch.full((1, 5), -1e30)], ids=["one word", "equal", "equal, huge"]
+    "scores",
+    [torch.tensor([[0.3]]), torch.full((1, 5), 0.1), torch.full((1, 5), -1e30)],
+    ids=["one word", "equal", "equal, huge"],
 )
 def test_without_differences_nothing_moves_and_nothing_is_nan(reading, scores):
     response = player(reading).respond(linear_game(scores, torch.ones_like(scores)))
@@ -197,7 +199,7 @@ def test_word_directions_equal_the_naive_loop(neighbours):
 
 
 def test_the_vocabulary_is_worked_through_in_blocks(monkeypatch):
-    embedding, directions = vocabulary(neighbours=None)
+    _, directions = vocabulary(neighbours=None)
     ids, gradient = torch.tensor([[3, 7, 3, 9]]), torch.randn(1, 4, 5, dtype=torch.double)
     game = word_game(directions, ids, gradient)
     (whole,) = sp.Interpretable(sp.L2(1.0), words=directions).respond(game).values

@@ -67,7 +67,9 @@ def test_a_layer_of_your_own_only_needs_a_score_point():
         def forward(self, x):
             return self.scores(x, valid=x > 0).softmax(-1)
 
-    outputs, (slot,) = seen_by(Mine(), Scores(), torch.tensor([[1.0, -1.0]]), placed=lambda s: torch.tensor([[0.0, 2.0]]))
+    outputs, (slot,) = seen_by(
+        Mine(), Scores(), torch.tensor([[1.0, -1.0]]), placed=lambda s: torch.tensor([[0.0, 2.0]])
+    )
     torch.testing.assert_close(outputs, torch.tensor([[0.5, 0.5]]))
     assert slot.valid.tolist() == [[True, False]]
 
@@ -98,7 +100,9 @@ def test_zero_push_changes_nothing_in_multihead(options, need_weights, masks):
     plain, weights = module(query, key, value, **given)
     (watched, _), (slot,) = seen_by(module, Scores(), query, key, value, **given)
     assert torch.equal(watched, plain)
-    (pushed, moved), _ = seen_by(module, Scores(), query, key, value, placed=lambda s: torch.zeros_like(s.value), **given)
+    (pushed, moved), _ = seen_by(
+        module, Scores(), query, key, value, placed=lambda s: torch.zeros_like(s.value), **given
+    )
     torch.testing.assert_close(pushed, plain, rtol=1e-12, atol=1e-12)
     if need_weights:
         torch.testing.assert_close(moved, weights, rtol=1e-12, atol=1e-12)
@@ -140,7 +144,13 @@ def test_only_the_chosen_heads_and_layers_are_perturbed():
     module, x = multihead(), words()
     (_, before), _ = seen_by(module, Scores(), x, x, x, average_attn_weights=False)
     (_, after), (slot,) = seen_by(
-        module, Scores(heads=(-1,)), x, x, x, average_attn_weights=False, placed=lambda s: s.value.new_full(s.value.shape, 2.0).tril()
+        module,
+        Scores(heads=(-1,)),
+        x,
+        x,
+        x,
+        average_attn_weights=False,
+        placed=lambda s: s.value.new_full(s.value.shape, 2.0).tril(),
     )
     assert slot.value.shape == (2, 1, 5, 5)
     torch.testing.assert_close(after[:, 0], before[:, 0])
@@ -163,7 +173,11 @@ def test_torch_transformer_layers_are_reached_in_every_mode(mode, grad):
         plain = model(x, src_key_padding_mask=PADDING)
         same, slots = seen_by(model, Scores(), x, src_key_padding_mask=PADDING)
         moved, _ = seen_by(
-            model, Scores(), x, src_key_padding_mask=PADDING, placed=lambda s: 3 * torch.eye(5, dtype=torch.double).expand_as(s.value)
+            model,
+            Scores(),
+            x,
+            src_key_padding_mask=PADDING,
+            placed=lambda s: 3 * torch.eye(5, dtype=torch.double).expand_as(s.value),
         )
     torch.testing.assert_close(same[~PADDING], plain[~PADDING])
     assert len(slots) == 2

@@ -63,7 +63,8 @@ def install_attention(module: nn.Module, visit: ScoreVisit) -> Undo:
     _WATCHED[module] = watch
     watch.visits.append(visit)
     private = copy.copy(config)
-    private.__dict__["_attn_implementation_internal"] = _PREFIX + kernel  # the public setter would write to sub-configs too
+    # Past the public setter, which would write to sub-configs that the model shares.
+    private.__dict__["_attn_implementation_internal"] = _PREFIX + kernel
     module.config = private
 
     def note_cross(_: nn.Module, args: object, kwargs: dict[str, object]) -> None:
@@ -98,7 +99,9 @@ def _attend(
     if watch is None:
         raise RuntimeError(f"{type(module).__name__} kept a config of sparring after its perturbed pass ended")
     if foreign := [name for name in _FOREIGN if kwargs.get(name) is not None]:
-        raise ValueError(f"Scores: {type(module).__name__} changes its scores by {foreign[0]}, which this adapter does not know")
+        raise ValueError(
+            f"Scores: {type(module).__name__} changes its scores by {foreign[0]}, which this adapter does not know"
+        )
     groups = getattr(module, "num_key_value_groups", 1)
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

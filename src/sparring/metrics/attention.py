@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..calls import Pass, call
+from ..calls import Pass
 from ..nn.attention import masked_softmax
 from ..penalties import full_precision
 from ..sites.scores import Scores
@@ -108,28 +108,26 @@ def explain(
         nudges.append(torch.zeros_like(slot.value, requires_grad=True))
         return nudges[-1]
 
-    def hold(slot: Slot) -> Tensor | None:
-        # v + (v.detach() - v) has the value of v and no gradient in it.
-        return slot.value.detach() - slot.value if definition == "probability" else None
+    def hold(slot: Slot) -> Tensor:
+        return slot.value.detach() - slot.value  # added to the scores: their value, without their gradient
 
     with torch.enable_grad():
-        one = Pass(model, (words, scores), {words: nudge, scores: hold})
+        one = Pass(model, (words, scores), {words: nudge, scores: hold if definition == "probability" else {}})
         logits = full_precision(extract(one.run(inputs)))
         if logits.dim() != 2 or logits.shape[-1] < 2:
             raise ValueError(f"explain needs logits of at least two classes, (B, C), got shape {tuple(logits.shape)}")
         predicted = logits.argmax(-1)
         log_p = logits.log_softmax(-1).gather(-1, predicted[:, None]).squeeze(-1)
         weights = _weights(one.slots[scores], query)
-        chosen = _same_words(one.slots[words], weights)
+        index = _same_words(one.slots[words], weights)
+        chosen = one.slots[words][index]
         if definition == "integrated":
             gradient = _integrated(model, inputs, words, chosen, extract, predicted, steps)
         else:
             payoff = log_p.exp() if definition == "probability" else -log_p
-            (gradient,) = torch.autograd.grad(payoff.sum(), nudges[one.slots[words].index(chosen)])
-    if chosen.valid is None:
-        valid = torch.ones(weights.shape, dtype=torch.bool, device=weights.device)
-    else:
-        valid = chosen.valid.squeeze(-1)
+            (gradient,) = torch.autograd.grad(payoff.sum(), nudges[index])
+    everywhere = torch.ones(weights.shape, dtype=torch.bool, device=weights.device)
+    valid = everywhere if chosen.valid is None else chosen.valid.squeeze(-1)
     raw = (gradient * chosen.value.detach()).sum(-1).abs().masked_fill(~valid, 0.0)
     return Explanation(weights, _shares(raw), valid, predicted)
 
@@ -154,9 +152,7 @@ def agreement(model: nn.Module, batches: Iterable[Any], **options: Any) -> Agree
     if not linear:
         raise ValueError("agreement: there is no batch to look at")
     pearsons, kendalls = torch.cat(linear), torch.cat(ranks)
-    return Agreement(
-        float(pearsons.nanmean()), float(kendalls.nanmean()), len(pearsons), int(pearsons.isnan().sum())
-    )
+    return Agreement(float(pearsons.nanmean()), float(kendalls.nanmean()), len(pearsons), int(pearsons.isnan().sum()))
 
 
 def _weights(slots: list[Slot], query: int | None) -> Tensor:
@@ -174,15 +170,17 @@ def _weights(slots: list[Slot], query: int | None) -> Tensor:
         found.append(weights)
     if len({w.shape for w in found}) > 1:
         names = ", ".join(f"{s.name} {tuple(s.value.shape)}" for s in slots)
-        raise ValueError(f"explain: the attention layers look at sequences of different length ({names}); name one of them")
+        raise ValueError(
+            f"explain: the attention layers look at sequences of different length ({names}); name one of them"
+        )
     return torch.stack(found).mean(0)
 
 
-def _same_words(slots: list[Slot], weights: Tensor) -> Slot:
-    """The lookup whose words the attention weighs: the last one of the same length."""
-    for slot in reversed(slots):
-        if slot.value.shape[:-1] == weights.shape:
-            return slot
+def _same_words(slots: list[Slot], weights: Tensor) -> int:
+    """Which lookup has the words that the attention weighs: the last one of the same length."""
+    for index in reversed(range(len(slots))):
+        if slots[index].value.shape[:-1] == weights.shape:
+            return index
     seen = ", ".join(f"{slot.name} {tuple(slot.value.shape)}" for slot in slots)
     raise ValueError(f"explain: attention weighs {tuple(weights.shape)} words, but the embedding looks up {seen}")
 
@@ -193,7 +191,13 @@ def _shares(raw: Tensor) -> Tensor:
 
 
 def _integrated(
-    model: nn.Module, inputs: Any, words: Words, chosen: Slot, extract: Callable[[Any], Tensor], predicted: Tensor, steps: int
+    model: nn.Module,
+    inputs: Any,
+    words: Words,
+    chosen: Slot,
+    extract: Callable[[Any], Tensor],
+    predicted: Tensor,
+    steps: int,
 ) -> Tensor:
     """Mean gradient of the predicted probability between zero word vectors and the real ones."""
     try:
@@ -203,8 +207,8 @@ def _integrated(
     leaves, form = tree_flatten(inputs)
 
     def probability(vectors: Tensor, *again: Any) -> Tensor:
-        def place(slot: Slot) -> Tensor | None:
-            return vectors - slot.value.detach() if slot.name == chosen.name else None
+        def place(slot: Slot) -> Tensor:
+            return vectors - slot.value.detach() if slot.name == chosen.name else torch.zeros_like(slot.value)
 
         one = Pass(model, (words,), {words: place})
         return full_precision(extract(one.run(tree_unflatten(list(again), form)))).softmax(-1)

@@ -112,7 +112,7 @@ class ScaledDotAttention(nn.Module):
         self.compare = None if self.pair else nn.Linear(features, 1, bias=False)
         self.project_query: nn.Module = nn.Identity()
         if query_features not in (None, features):
-            self.project_query = nn.Linear(query_features, features, bias=False)  # type: ignore[arg-type]
+            self.project_query = nn.Linear(query_features, features, bias=False)
         self.scores = ScorePoint()
 
     def forward(

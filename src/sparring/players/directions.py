@@ -44,7 +44,9 @@ class WordDirections:
     def __post_init__(self) -> None:
         count, spare = self.embedding.num_embeddings, 1 if self.embedding.padding_idx is None else 2
         if self.neighbours is not None and not 1 <= self.neighbours <= count - spare:
-            raise ValueError(f"WordDirections(neighbours={self.neighbours}): a vocabulary of {count} has 1 to {count - spare} others")
+            raise ValueError(
+                f"WordDirections(neighbours={self.neighbours}): a vocabulary of {count} has 1 to {count - spare} others"
+            )
         if self.refresh < 1:
             raise ValueError(f"WordDirections(refresh={self.refresh}): at least 1 step")
 
@@ -77,10 +79,16 @@ class WordDirections:
         """The gradient as a sum of word directions: weights `g . d_k`, of norm 1 per word (alpha starts at 0)."""
         ids = self.site.ids_of(slot)
         if ids.shape != gradient.shape[:-1]:
-            raise ValueError(f"WordDirections: {slot.name} holds {tuple(gradient.shape)} but the words looked up are {tuple(ids.shape)}")
+            raise ValueError(
+                f"WordDirections: {slot.name} holds {tuple(gradient.shape)} but the words looked up are {tuple(ids.shape)}"
+            )
         size = gradient.shape[-1]
         vectors, gradients = (full_precision(x).reshape(-1, size) for x in (slot.value, gradient))
-        moves = self._to_all(vectors, gradients) if self.neighbours is None else self._to_nearest(vectors, gradients, ids.flatten())
+        moves = (
+            self._to_all(vectors, gradients)
+            if self.neighbours is None
+            else self._to_nearest(vectors, gradients, ids.flatten())
+        )
         return moves.view_as(gradient).to(gradient.dtype)
 
     def _to_nearest(self, vectors: Tensor, gradients: Tensor, words: Tensor) -> Tensor:

@@ -77,7 +77,10 @@ class Interpretable:
         if self.words is not None:
             self.words.step += 1
         good = sound(gradients, game.slots) & sound(moves, game.slots)
-        values = [only(good, self.ball.radius * self.ball.steepest(m, s.valid)) for m, s in zip(moves, game.slots, strict=True)]
+        values = [
+            only(good, self.ball.radius * self.ball.steepest(m, s.valid))
+            for m, s in zip(moves, game.slots, strict=True)
+        ]
         return Response(values, unperturbed=~good, backward_passes=1)
 
     def _spell(self, slot: Slot, gradient: Tensor) -> Tensor:

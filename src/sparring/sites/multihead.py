@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..penalties import full_precision
 from .site import Undo, patch_forward
 
 
@@ -32,14 +33,14 @@ def install_multihead(module: nn.MultiheadAttention, visit: ScoreVisit) -> Undo:
         if query.dim() != 3:
             raise ValueError(f"Scores: nn.MultiheadAttention must see a batch (3 dimensions), got {tuple(query.shape)}")
         rest = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
-        scores = raw_scores(module, query, key)
-        mask, padding = _additive(attn_mask, scores.dtype), _additive(key_padding_mask, scores.dtype)
+        scores = full_precision(raw_scores(module, query, key))  # a shift found in half precision would be rounded away
+        mask, padding = _additive(attn_mask, query.dtype), _additive(key_padding_mask, query.dtype)
         placed = visit(scores, _valid(scores, mask, padding, query is key))
         if placed is scores:
             return attend(
                 query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal, **rest
             )
-        shift = (placed - scores).flatten(0, 1)  # (B * heads, queries, keys)
+        shift = (placed - scores).flatten(0, 1).to(query.dtype)  # (B * heads, queries, keys)
         mask = shift if mask is None else shift + mask
         return attend(query, key, value, key_padding_mask=padding, attn_mask=mask, is_causal=False, **rest)
 
@@ -63,7 +64,7 @@ def raw_scores(module: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Ten
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A boolean mask (True = hidden) as numbers to add; mixing both kinds in one call is deprecated in torch."""
     if mask is None or mask.dtype != torch.bool:
-        return mask
+        return mask if mask is None else mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 

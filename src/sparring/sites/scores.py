@@ -53,7 +53,9 @@ class Scores:
             return found
         names = list(found)
         if bad := [k for k in self.layers if not -len(names) <= k < len(names)]:
-            raise ValueError(f"Scores(layers={self.layers}): {self.glob!r} finds {len(names)} attention layers, so there is no {bad[0]}")
+            raise ValueError(
+                f"Scores(layers={self.layers}): {self.glob!r} finds {len(names)} attention layers, so there is no {bad[0]}"
+            )
         return {names[k]: found[names[k]] for k in self.layers}
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
@@ -72,7 +74,9 @@ class Scores:
         if self.heads is None:
             return visit(name, scores, valid)
         if scores.dim() != 4:
-            raise ValueError(f"Scores(heads={self.heads}): {name} has one head, with scores of shape {tuple(scores.shape)}; leave heads out")
+            raise ValueError(
+                f"Scores(heads={self.heads}): {name} has one head, with scores of shape {tuple(scores.shape)}; leave heads out"
+            )
         count = scores.shape[1]
         if bad := [h for h in self.heads if not -count <= h < count]:
             raise ValueError(f"Scores(heads={self.heads}): {name} has {count} heads, so there is no {bad[0]}")

@@ -80,7 +80,9 @@ def _embedding(words: int, size: int, vectors: Tensor | None) -> nn.Embedding:
     embedding = nn.Embedding(words, size, padding_idx=PAD)
     if vectors is not None:
         if vectors.shape != embedding.weight.shape:
-            raise ValueError(f"vectors have shape {tuple(vectors.shape)}, the embedding needs {tuple(embedding.weight.shape)}")
+            raise ValueError(
+                f"vectors have shape {tuple(vectors.shape)}, the embedding needs {tuple(embedding.weight.shape)}"
+            )
         with torch.no_grad():
             embedding.weight.copy_(vectors)
             embedding.weight[PAD] = 0.0
