@@ -8,8 +8,12 @@ from sparring.nn.convert import convert
 from sparring.nn.dropout_kl import bernoulli_kl, concrete_kl, dropout_kl, gaussian_kl
 from sparring.nn.gaussian_dropout import GaussianDropout
 from sparring.nn.rates import clamp_after_step, clamp_rates, keep_rates, parameter_groups
+from sparring.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "AdditiveAttention",
     "BernoulliDropout",
     "ConcreteDropout",

@@ -1,0 +1,1 @@
+"""C sources that are compiled on first use."""

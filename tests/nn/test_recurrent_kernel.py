@@ -1,0 +1,191 @@
+"""The masked recurrence against the composite definition: values, every gradient, double backward, work not done."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sparring.nn import recurrent_native, recurrent_plain
+from sparring.nn.native.build import library
+from sparring.nn.recurrent_composite import GATES, composite
+from sparring.nn.recurrent_function import INPUTS, recurrence
+from sparring.nn.recurrent_projection import Projections, shared_projections
+from sparring.nn.recurrent_steps import Steps
+
+KERNELS = ["plain", "native"]
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "native" and library() is None:
+        pytest.skip("no C compiler: the native kernel cannot be built here")
+    monkeypatch.setenv("SPARRING_NATIVE", "1" if request.param == "native" else "0")
+    yield request.param
+
+
+def arguments(kind: str, sizes: list[int], inputs: int, size: int, dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
+    """x, w_ih, bias, w_hh, bias_hh, h, c, mask, all asking for a gradient."""
+    g = torch.Generator().manual_seed(seed)
+    gates, batch = GATES[kind] * size, sizes[0]
+    shapes = [(sum(sizes), inputs), (gates, inputs), (gates,), (gates, size), (gates,), (batch, size), (batch, size), (batch, size)]
+    scale = [1.0, 0.5, 0.5, size**-0.5, 0.5, 1.0, 1.0, 1.0]
+    drawn = [torch.randn(shape, generator=g, dtype=torch.float64) * s for shape, s in zip(shapes, scale)]
+    return [tensor.to(dtype).requires_grad_() for tensor in drawn]
+
+
+def compare(kind: str, sizes: list[int], reverse: bool, inputs: int, size: int, dtype: torch.dtype, seed: int = 0) -> None:
+    """Outputs and all gradients, relative to the largest entry of each tensor."""
+    steps, tolerance = Steps.of(sizes, reverse), 1e-10 if dtype == torch.float64 else 1e-5
+    ours = arguments(kind, sizes, inputs, size, dtype, seed)
+    oracle = [tensor.detach().double().requires_grad_() for tensor in ours]
+    mine, truth = recurrence(kind, steps, *ours), composite(kind, steps, *oracle)
+    upstream = [torch.randn_like(t) for t in truth]
+    gradients = torch.autograd.grad(mine, ours, [u.to(dtype) for u in upstream])
+    expected = torch.autograd.grad(truth, oracle, upstream)
+    for name, a, b in zip(("out", "h", "c", *INPUTS), (*mine, *gradients), (*truth, *expected)):
+        assert a.dtype == dtype
+        assert (a.double() - b).detach().abs().max() <= tolerance * b.detach().abs().max().clamp_min(1), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", list(GATES))
+def test_every_value_and_gradient_equals_the_composite(kernel: str, kind: str, dtype: torch.dtype) -> None:
+    for sizes, reverse in itertools.product(([4] * 6, [5, 5, 3, 3, 1], [1], [13] * 2), (False, True)):
+        compare(kind, sizes, reverse, inputs=3, size=19, dtype=dtype)
+
+
+@given(
+    kind=st.sampled_from(list(GATES)),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6).map(lambda s: sorted(s, reverse=True)),
+    reverse=st.booleans(),
+    inputs=st.integers(1, 5),
+    size=st.integers(1, 37),
+    native=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=60)
+def test_any_shape(kind: str, sizes: list[int], reverse: bool, inputs: int, size: int, native: bool, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARRING_NATIVE", str(int(native)))
+        compare(kind, sizes, reverse, inputs, size, torch.float32, seed)
+
+
+def test_wide_layers_use_several_slices_and_panels(kernel: str) -> None:
+    compare("lstm", [7] * 3, False, inputs=4, size=531, dtype=torch.float32)
+
+
+def test_threads_share_a_batch(kernel: str) -> None:
+    torch.set_num_threads(3)
+    try:
+        compare("lstm", [40] * 20 + [9] * 5, False, inputs=2, size=64, dtype=torch.float32)
+        compare("gru", [40] * 20 + [9] * 5, True, inputs=2, size=64, dtype=torch.float32)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+def test_finite_differences_of_the_double_backward(kind: str) -> None:
+    steps = Steps.of([3, 2])
+    tensors = arguments(kind, [3, 2], 2, 3, torch.float64)
+
+    def last(*values: Tensor) -> Tensor:
+        return recurrence(kind, steps, *values)[0]
+
+    assert torch.autograd.gradcheck(last, tensors)
+    assert torch.autograd.gradgradcheck(last, tensors, atol=1e-4 if kind == "relu" else 1e-6)
+
+
+def test_without_a_graph_the_values_are_the_same(kernel: str) -> None:
+    steps, tensors = Steps.of([4, 4, 2]), arguments("lstm", [4, 4, 2], 3, 8, torch.float32)
+    with torch.no_grad():
+        quiet = recurrence("lstm", steps, *tensors)
+    for a, b in zip(quiet, recurrence("lstm", steps, *tensors)):
+        assert torch.equal(a, b)
+        assert not a.requires_grad
+
+
+def test_a_retained_graph_gives_the_same_gradient_twice_and_a_spent_one_says_so(kernel: str) -> None:
+    steps, tensors = Steps.of([4] * 5), arguments("lstm", [4] * 5, 3, 8, torch.float32)
+    out = recurrence("lstm", steps, *tensors)[0].sum()
+    first = torch.autograd.grad(out, tensors, retain_graph=True, allow_unused=True)
+    second = torch.autograd.grad(out, tensors, allow_unused=True)
+    for a, b in zip(first, second):
+        assert a is b is None or torch.equal(a, b)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(out, tensors, allow_unused=True)
+
+
+@pytest.mark.parametrize(
+    ("ask", "work"),
+    [
+        (["mask"], (False, False)),
+        (["mask", "h"], (False, False)),
+        (["x", "mask"], (True, False)),
+        (["w_ih"], (True, False)),
+        (["w_hh"], (True, True)),
+    ],
+)
+def test_no_gradient_work_that_nobody_asked_for(
+    kernel: str, monkeypatch: pytest.MonkeyPatch, ask: list[str], work: tuple[bool, bool]
+) -> None:
+    module = recurrent_native if kernel == "native" else recurrent_plain
+    original, seen = module.backward, []
+
+    def spy(*args: object, gates: bool, weights: bool, **kwargs: object) -> object:
+        seen.append((gates, weights))
+        return original(*args, gates=gates, weights=weights, **kwargs)
+
+    monkeypatch.setattr(module, "backward", spy)
+    tensors = arguments("lstm", [4] * 5, 3, 8, torch.float32)
+    wanted = [tensors[INPUTS.index(name)] for name in ask]
+    torch.autograd.grad(recurrence("lstm", Steps.of([4] * 5), *tensors)[1].sum(), wanted)
+    assert seen == [work]
+
+
+def test_the_mask_gradient_alone_is_the_same_gradient(kernel: str) -> None:
+    steps, tensors = Steps.of([4] * 5), arguments("lstm", [4] * 5, 3, 8, torch.float32)
+    everything = torch.autograd.grad(recurrence("lstm", steps, *tensors)[1].sum(), tensors)
+    alone = torch.autograd.grad(recurrence("lstm", steps, *tensors)[1].sum(), [tensors[-1]])
+    assert torch.equal(everything[-1], alone[0])
+
+
+def test_not_a_number_stays_in_its_example(kernel: str) -> None:
+    tensors = [t.detach() for t in arguments("lstm", [3] * 4, 2, 8, torch.float32)]
+    tensors[0][0, 0] = float("nan")
+    out = recurrence("lstm", Steps.of([3] * 4), *tensors)[0].view(4, 3, 8)
+    assert out[:, 0].isnan().all()
+    assert out[:, 1:].isfinite().all()
+
+
+def test_saturated_gates_stay_finite(kernel: str) -> None:
+    tensors = arguments("lstm", [3] * 4, 2, 8, torch.float32)
+    tensors[0].data.mul_(1e6)
+    out = recurrence("lstm", Steps.of([3] * 4), *tensors)[0]
+    gradients = torch.autograd.grad(out.sum(), [tensors[0], tensors[3], tensors[-1]])
+    assert out.isfinite().all()
+    assert all(g.isfinite().all() for g in gradients)
+
+
+def test_shared_projections_change_no_number_and_notice_changes(kernel: str) -> None:
+    steps, tensors = Steps.of([4] * 5), arguments("lstm", [4] * 5, 3, 8, torch.float32)
+    alone = recurrence("lstm", steps, *tensors)
+    with shared_projections(Projections()) as shared:
+        for _ in range(3):
+            together = recurrence("lstm", steps, *tensors)
+            for a, b in zip(alone, together):
+                assert torch.equal(a, b)
+        assert len(shared.known) == 1
+        gradients = torch.autograd.grad(together[0].sum(), tensors[:4])
+        with torch.no_grad():
+            tensors[1].mul_(2)
+        assert not torch.equal(recurrence("lstm", steps, *tensors)[0], alone[0])
+        assert len(shared.known) == 2
+    with torch.no_grad():
+        tensors[1].div_(2)
+    expected = torch.autograd.grad(recurrence("lstm", steps, *tensors)[0].sum(), tensors[:4])
+    for a, b in zip(gradients, expected):
+        torch.testing.assert_close(a, b)
