@@ -73,9 +73,9 @@ def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = ""
 def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability") -> Figure:
     """Confidence against accuracy in equal-width bins, with the expected calibration error (Guo et al. 2017).
 
-    >>> figure = reliability(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
+    >>> figure = reliability(torch.tensor([[0.85, 0.15], [0.35, 0.65]]), torch.tensor([0, 0]))
     >>> figure["ece"]
-    0.45
+    0.4
     """
     confidence, predicted = probabilities.detach().double().max(-1)
     right = (predicted == targets).double()

@@ -142,14 +142,19 @@ def execute(
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """The first Ctrl-C or SIGTERM sets the event (the loop then saves and leaves); a second Ctrl-C cuts in at once."""
-    stop, before = threading.Event(), {}
-    if threading.current_thread() is threading.main_thread():
+    stop = threading.Event()
+    before: dict[int, Any] = {}
 
-        def ask(number: int, frame: Any) -> None:
-            stop.set()
+    def ask(number: int, frame: Any) -> None:
+        stop.set()
+        if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        elif callable(before[number]):
+            before[number](number, frame)
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is threading.main_thread():
+        heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield stop
     finally:

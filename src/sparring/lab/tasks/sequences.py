@@ -23,6 +23,21 @@ def plain(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     return sp.Objective(model, sp.cross_entropy)
 
 
+def adversarial(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+    """The loss at the worst input of an L2 ball."""
+    return sp.recipes.adversarial_training(model, sp.cross_entropy, ball=sp.L2(setting["radius"]))
+
+
+def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+    """KL to the worst input of an L2 ball, labels unseen."""
+    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), xi=setting["xi"])
+
+
+def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+    """VAT's ball, with the model differentiating through the opponent's ascent."""
+    return sp.recipes.salt(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), steps=setting["steps"])
+
+
 def sequences(images: Tensor, setting: Setting) -> Tensor:
     """Images (N, height, width) as sequences (N, T, features): `step` pixels at a time, permuted if asked for."""
     flat = images.flatten(1)
@@ -60,7 +75,12 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     return {"error": 100 * wrong / len(split), "loss": loss / len(split)}
 
 
-METHODS: tuple[Method, ...] = (Method("plain", "cross entropy, no dropout", plain),)
+METHODS: tuple[Method, ...] = (
+    Method("plain", "cross entropy, no dropout", plain),
+    Method("adversarial_training", "loss at the worst input nearby", adversarial, {"radius": 0.5}),
+    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "xi": 0.1}),
+    Method("salt", "VAT with a differentiated opponent", salt, {"radius": 0.5, "steps": 1}),
+)
 
 # Appendix 4: RMSProp with decay .5, rate 1e-3 annealed to zero over the last 50 epochs, clip 1.
 TRAINING: dict[str, Value] = {

@@ -1,0 +1,197 @@
+"""Methods x seeds on the same data order and initial weights, and the table they make."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import read_json
+from .errors import LabError
+from .pool import Job
+from .run_folder import folder_of
+from .statistics import Difference, mean, paired, spread
+from .task import SCALES, Task, Value
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as read from its folder."""
+
+    path: Path
+    config: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @property
+    def variant(self) -> str:
+        """The method, with what the user changed."""
+        return self.path.parent.name
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def value(self) -> float:
+        """The deciding figure on the test split (nan where it is undefined)."""
+        number = self.result["test"][self.result["score"]]
+        return float("nan") if number is None else float(number)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison."""
+
+    variant: str
+    label: str  # the method, with what was changed for it alone
+    runs: tuple[Run, ...]
+    values: tuple[float, ...]
+    mean: float
+    spread: float | None
+    difference: Difference | None  # None for the baseline itself
+    time: float  # CPU time per step relative to the baseline
+    passes: float  # forward and backward passes per step relative to the baseline
+    others: Mapping[str, float] = field(default_factory=dict)  # means of the task's other figures
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All variants of one task at one scale."""
+
+    task: str
+    scale: str
+    score: str
+    better: str
+    baseline: str
+    rows: tuple[Row, ...]
+
+    @property
+    def best(self) -> Row:
+        """The row with the best mean."""
+        sign = 1 if self.better == "higher" else -1
+        return max(self.rows, key=lambda row: sign * row.mean if row.mean == row.mean else float("-inf"))
+
+
+def jobs(
+    task: Task,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    scale: str,
+    out: Path,
+    data: Path | None = None,
+    overrides: Mapping[str, Value] | None = None,
+) -> list[Job]:
+    """The runs of a comparison, seed by seed so that paired results come early.
+
+    An override that only some of the methods know goes to those; one that none knows is an error.
+    """
+    overrides = dict(overrides or {})
+    known = {name: task.setting(name, scale).values for name in methods}
+    for name in overrides:
+        if not any(name in values for values in known.values()):
+            task.setting(methods[0], scale, overrides={name: overrides[name]})  # raises, with near names
+    found = []
+    for seed in seeds:
+        for method in methods:
+            mine = {name: value for name, value in overrides.items() if name in known[method]}
+            setting = task.setting(method, scale, seed, data, mine)
+            found.append(Job(setting, folder_of(out, setting)))
+    return found
+
+
+def read_run(path: Path) -> Run:
+    """A finished run from its folder."""
+    return Run(path, read_json(path / "config.json"), read_json(path / "result.json"))
+
+
+def read_runs(out: Path) -> list[Run]:
+    """Every finished run under a folder."""
+    if not out.is_dir():
+        raise LabError(f"{out} is not a folder with runs; `sparring compare` makes one")
+    return [
+        read_run(path.parent) for path in sorted(out.rglob("result.json")) if (path.parent / "config.json").exists()
+    ]
+
+
+def compare(runs: Sequence[Run], baseline: str, order: Sequence[str] = ()) -> Comparison:
+    """The table of runs of one task and scale.
+
+    Args:
+        runs: finished runs; seeds a variant shares with the baseline are paired.
+        baseline: the method to compare with. Where it was run with several settings, each variant is compared with the
+            one that shares most of its own changes.
+        order: methods in the order of the rows; others follow by name.
+    """
+    variants: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (place(run.config["method"], order), run.variant, run.seed)):
+        variants.setdefault(run.variant, []).append(run)
+    bases = [name for name, found in variants.items() if found[0].config["method"] == baseline] or [
+        next(iter(variants))
+    ]
+    changes = {name: changes_of(found[0]) for name, found in variants.items()}
+    common = set.intersection(*changes.values())
+
+    def base_of(name: str) -> str:
+        return max(bases, key=lambda base: (base == name, changes[base] <= changes[name], len(changes[base])))
+
+    rows = []
+    for name, found in variants.items():
+        method, own = found[0].config["method"], sorted(changes[name] - common)
+        label = method + (f" ({', '.join(own)})" if own and not common >= changes[name] else "")
+        rows.append(row(name, label, found, {run.seed: run for run in variants[base_of(name)]}, base_of(name) == name))
+    config, result = runs[0].config, runs[0].result
+    return Comparison(config["task"], config["scale"], result["score"], result["better"], bases[0], tuple(rows))
+
+
+def changes_of(run: Run) -> set[str]:
+    """What the user changed for a run, as `name=value`."""
+    return {f"{name}={value}" for name, value in run.config.get("overrides", {}).items()}
+
+
+def place(method: str, order: Sequence[str]) -> int:
+    """Where a method stands in a given order; unknown ones last."""
+    return order.index(method) if method in order else len(order)
+
+
+def row(variant: str, label: str, runs: Sequence[Run], reference: Mapping[int, Run], is_base: bool) -> Row:
+    """One line: `runs` of a variant against the baseline's runs by seed."""
+    values = [run.value for run in runs]
+    common = [run for run in runs if run.seed in reference]
+    difference = None
+    if common and not is_base:
+        difference = paired([reference[run.seed].value for run in common], [run.value for run in common])
+    figures = {name for run in runs for name in run.result["test"]} - {runs[0].result["score"]}
+    others = {
+        name: mean([v for run in runs if (v := run.result["test"].get(name)) is not None]) for name in sorted(figures)
+    }
+    base = list(reference.values())
+    return Row(
+        variant,
+        label,
+        tuple(runs),
+        tuple(values),
+        mean(values),
+        spread(values),
+        difference,
+        relative(runs, base, "seconds_per_step"),
+        relative(runs, base, "passes_per_step"),
+        others,
+    )
+
+
+def relative(runs: Sequence[Run], base: Sequence[Run], cost: str) -> float:
+    """A cost per step as a multiple of the baseline's; nan where there is none."""
+    below = mean([run.result[cost] for run in base])
+    return mean([run.result[cost] for run in runs]) / below if below else float("nan")
+
+
+def comparisons(runs: Sequence[Run], tasks: Mapping[str, Task]) -> list[Comparison]:
+    """One table per task and scale found among the runs."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.config["task"], run.config["scale"]), []).append(run)
+    found = []
+    for (name, _), group in sorted(groups.items(), key=lambda item: (item[0][0], SCALES.index(item[0][1]))):
+        task = tasks.get(name)
+        order = [method.name for method in task.methods] if task else []
+        found.append(compare(group, task.baseline if task else "plain", order))
+    return found

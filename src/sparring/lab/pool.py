@@ -1,0 +1,190 @@
+"""Several runs at once: one process per core, one thread each, with word from every one of them."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import Interrupted, LabError, RunError
+from .task import Setting
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do."""
+
+    setting: Setting = field(compare=False)
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """How progress bars call it."""
+        return f"{self.setting.method} · seed {self.setting.seed}"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What all jobs of a pool share."""
+
+    command: str = ""
+    checkpoint_every: float = 30.0
+    tensorboard: bool = False
+
+
+Notice = tuple[Path, int, int]  # run folder, batches done, batches in all
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed, in a form that travels between processes."""
+
+    message: str
+    exit_code: int
+    traceback: str = ""
+
+    def error(self) -> LabError:
+        """The exception to raise in the process that asked."""
+        error = Interrupted(self.message) if self.exit_code == Interrupted.exit_code else LabError(self.message)
+        error.exit_code = self.exit_code
+        if self.traceback:
+            error.add_note(self.traceback)
+        return error
+
+
+class Worker:
+    """The state of a worker process."""
+
+    notices: Any = None
+    stopping = False
+
+
+def enter(notices: Any, threads: int) -> None:
+    """Make a worker: one thread, deaf to Ctrl-C (the parent passes it on as SIGTERM), gone when its parent is gone."""
+    import torch
+
+    torch.set_num_threads(threads)
+    Worker.notices = notices
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: setattr(Worker, "stopping", True))
+    threading.Thread(target=follow_parent, daemon=True).start()
+
+
+def follow_parent(grace: float = 20.0) -> None:
+    """Save and leave when the parent has died, so that no orphan holds a run's lock."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+        os._exit(Interrupted.exit_code)
+
+
+def work(job: Job, orders: Orders) -> Failure | None:
+    """Do one job in this process, telling the parent how far it is."""
+    from .data import DataError
+    from .run import execute
+
+    last = 0.0
+
+    def watch(session: Any) -> None:
+        nonlocal last
+        if Worker.notices is not None and time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            Worker.notices.put((job.path, session.progress.step, session.total))
+
+    if Worker.stopping:
+        return Failure("stopped", Interrupted.exit_code)
+    try:
+        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard)
+    except LabError as error:
+        return Failure(str(error), error.exit_code)
+    except DataError as error:
+        return Failure(str(error), 3)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+    return None
+
+
+def finished(job: Job) -> bool:
+    """Whether a run has nothing left to do."""
+    return (job.path / "result.json").exists()
+
+
+def execute_all(
+    jobs: Iterable[Job],
+    cores: int,
+    orders: Orders,
+    notice: Callable[[Notice], None] = lambda notice: None,
+    done: Callable[[Job], None] = lambda job: None,
+) -> dict[Job, LabError]:
+    """Do every job, `cores` at a time. A job that fails does not stop the others; the failures are returned.
+
+    Args:
+        jobs: what to do; finished ones are counted and skipped.
+        cores: processes at once, each with one thread.
+        orders: what they share.
+        notice: called in this process, some times a second per job, with how far it is.
+        done: called as each job ends.
+    """
+    waiting = []
+    for job in jobs:
+        if finished(job):
+            done(job)
+        else:
+            waiting.append(job)
+    failures: dict[Job, LabError] = {}
+    if not waiting:
+        return failures
+    context = multiprocessing.get_context("spawn")
+    notices = context.SimpleQueue()
+    reader = threading.Thread(target=relay, args=(notices, notice), daemon=True)
+    reader.start()
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(before, "1"))
+    pool = ProcessPoolExecutor(min(cores, len(waiting)), context, enter, (notices, 1))
+    running: dict[Future[Failure | None], Job] = {pool.submit(work, job, orders): job for job in waiting}
+    try:
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                failure = future.result()
+                if failure and failure.exit_code == Interrupted.exit_code:
+                    raise failure.error()
+                if failure:
+                    failures[job] = failure.error()
+                done(job)
+    except BrokenProcessPool as error:
+        raise RunError("a worker process was killed (out of memory?); the same command goes on from there") from error
+    except (KeyboardInterrupt, Interrupted):
+        stop(pool, running)
+        raise Interrupted("stopped; finished runs are kept and the same command goes on with the others") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+        notices.put(None)
+        reader.join(timeout=5)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return failures
+
+
+def stop(pool: ProcessPoolExecutor, running: dict[Future[Failure | None], Job]) -> None:
+    """Cancel what has not begun and let every worker save its state."""
+    for future in running:
+        future.cancel()
+    for process in (getattr(pool, "_processes", None) or {}).values():
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGTERM)
+
+
+def relay(notices: Any, notice: Callable[[Notice], None]) -> None:
+    """Hand the workers' notices on until the end is announced."""
+    while (word := notices.get()) is not None:
+        notice(word)

@@ -1,0 +1,64 @@
+"""What a comparison says: means, spreads, and paired differences with their confidence intervals.
+
+>>> table = paired([3.0, 2.8, 3.4], [2.0, 2.1, 2.3])
+>>> round(table.mean, 3), [round(end, 3) for end in table.interval]
+(-0.933, [-1.45, -0.416])
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus the baseline, seed by seed. `interval` is None with fewer than two seeds."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    p_value: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean; nan of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The sample standard deviation; None with fewer than two values.
+
+    >>> spread([1.0, 3.0]) == 2**0.5
+    True
+    """
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def paired(baseline: Sequence[float], method: Sequence[float], confidence: float = 0.95) -> Difference:
+    """The paired difference `method - baseline` with Student's t interval and two-sided p-value.
+
+    Args:
+        baseline: one figure per seed.
+        method: the same seeds in the same order.
+        confidence: of the interval.
+    """
+    if len(baseline) != len(method):
+        raise ValueError(f"paired needs the same seeds on both sides, got {len(baseline)} and {len(method)}")
+    differences = [b - a for a, b in zip(baseline, method, strict=True)]
+    centre, deviation, count = mean(differences), spread(differences), len(differences)
+    if deviation is None:
+        return Difference(centre, None, None)
+    error = deviation / math.sqrt(count)
+    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * error
+    certain = 1.0 if centre == 0 else 0.0  # all differences are equal
+    p_value = float(2 * stats.t.sf(abs(centre) / error, count - 1)) if error else certain
+    return Difference(centre, (centre - half, centre + half), p_value)
