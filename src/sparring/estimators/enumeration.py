@@ -38,7 +38,7 @@ class Enumerate:
             bits = torch.tensor([(code >> i) & 1 for i in range(sum(sizes))]).split(sizes)
             zs = [b.to(z).reshape(z[0].shape).expand_as(z) for b, z in zip(bits, masks)]
             factors = [torch.where(z > 0.5, keep, 1 - keep).flatten(1).prod(1) for z, keep in zip(zs, keeps)]
-            weighted = torch.stack(factors).prod(0) * evaluate(zs)
+            chance, losses = torch.stack(factors).prod(0), evaluate(zs)
             for gradient, z, keep in zip(gradients, zs, keeps):
-                gradient += along_batch(weighted, z) * (z - keep)
+                gradient += along_batch(chance, z) * along_batch(losses, z) * (z - keep)
         return gradients

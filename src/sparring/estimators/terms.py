@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sparring.estimators.antithetic import ARM
 from sparring.estimators.sampling import Estimator, surrogate
 from sparring.nn import BernoulliDropout, ConcreteDropout, Consumers, GaussianDropout, dropout_kl, find_consumers
+from sparring.penalties import full_precision
 from sparring.sites import Mask, Slot, Visit
 from sparring.sites.matching import match
 from sparring.sites.site import Undo
@@ -50,6 +51,8 @@ class LearnedRates:
         at: which `BernoulliDropout` layers, a glob; all by default. Layers in evaluation or frozen are left alone.
         estimator: `ARM()`, `DisARM()`, `LeaveOneOut()`, `Reinforce()` or `Enumerate()`.
         weight: factor of the gradient; the objective's `clean_weight`, if that is not 1.
+        joint: credit every mask with the whole batch's loss instead of its own example's. Needed for an unbiased
+            estimate where examples interact after a learnable dropout (batch norm in training mode); noisier.
         name: how diagnostics call the term.
 
     Paper: eq. 8.
@@ -58,6 +61,7 @@ class LearnedRates:
     at: str = "**"
     estimator: Estimator = field(default_factory=ARM)
     weight: float = 1.0
+    joint: bool = False
     name: str = "rates"
 
     @property
@@ -82,7 +86,7 @@ class LearnedRates:
         if not learning:
             return None
         assert step.losses is not None
-        attached = [layer.units.place(layer.logits, slot.value).float() for slot, layer in learning]
+        attached = [full_precision(layer.units.place(layer.logits, slot.value)) for slot, layer in learning]
         not_finite = torch.zeros((), device=step.losses.device)
 
         def evaluate(masks: list[Tensor]) -> Tensor:
@@ -91,11 +95,15 @@ class LearnedRates:
                 placed[slot.name] = mask / torch.sigmoid(logits) if layer.rescale else mask
             losses = step.loss(step.run({self.site: placed}, graph="none"))
             not_finite.add_((~losses.isfinite()).sum())
-            return losses
+            return credited(losses)
+
+        def credited(losses: Tensor) -> Tensor:
+            return losses.sum().expand_as(losses) if self.joint else losses
 
         with torch.no_grad():
-            masks = [(slot.value != 0).float() for slot, _ in learning]
-            gradients = self.estimator.gradient([a.detach() for a in attached], masks, step.losses.detach(), evaluate)
+            masks = [(slot.value != 0).to(a.dtype) for (slot, _), a in zip(learning, attached)]
+            losses = credited(step.losses.detach())
+            gradients = self.estimator.gradient([a.detach() for a in attached], masks, losses, evaluate)
             gradients = [g if s.valid is None else g * s.valid for g, (s, _) in zip(gradients, learning)]
         means = {f"keep/{slot.name}": layer.keep.detach().mean() for slot, layer in learning}
         step.note(self.name, unperturbed=not_finite, **means)

@@ -84,11 +84,12 @@ class BernoulliDropout(_DropoutNd):
     def draw(self, input: Tensor) -> Tensor:
         """The multiplier for this input, batch first: a fresh mask in training, its mean in evaluation."""
         keep = torch.sigmoid(self.logits_for(input))
+        shape = self.units.shape(input)
         if not self.training:
-            return keep.to(input.dtype) if not self.rescale else torch.ones_like(keep, dtype=input.dtype)
-        uniform = torch.rand(self.units.shape(input), device=input.device, dtype=keep.dtype)
-        mask = (uniform < keep).to(input.dtype)
-        return mask if not self.rescale else mask / keep.to(input.dtype)
+            mean = torch.ones_like(keep) if self.rescale else keep
+            return mean.to(input.dtype).expand(shape)
+        mask = (torch.rand(shape, device=input.device, dtype=keep.dtype) < keep).to(input.dtype)
+        return mask / keep.to(input.dtype) if self.rescale else mask
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training and not self.guided and self.logits.requires_grad and torch.is_grad_enabled():

@@ -8,7 +8,10 @@ from sparring.nn.concrete_dropout import ConcreteDropout
 from sparring.nn.gaussian_dropout import GaussianDropout
 
 GAUSSIAN_CUBIC = (1.16145124, -1.50204118, 0.58629921)
-"""Coefficients of a, a^2, a^3 in the approximation of -KL (Kingma et al. 2015); largest error about 0.01 on (0, 1]."""
+"""Coefficients of a, a^2, a^3 in the approximation of -KL (Kingma et al. 2015): a least-squares fit over log a in [-3, 0].
+
+Against numerical integration, after the best constant, the error is at most .004 for a >= .1, .007 for a >= .05 and
+.019 for a >= .005."""
 
 
 def bernoulli_entropy(rate: Tensor) -> Tensor:

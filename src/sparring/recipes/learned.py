@@ -16,6 +16,7 @@ def learnable_bernoulli(
     at: str = "**",
     *,
     estimator: Estimator | None = None,
+    joint: bool = False,
     prior_scale: float | None = None,
     dataset_size: int | None = None,
     weights: Weights | None = None,
@@ -43,6 +44,7 @@ def learnable_bernoulli(
         loss: per-example supervised loss, `loss(outputs, targets) -> (B,)`.
         at: which `BernoulliDropout` layers learn, a glob.
         estimator: `ARM()` by default, the paper's; `DisARM()` costs the same and varies less.
+        joint: unbiased rates where batch norm in training mode follows a learnable dropout (see `LearnedRates`).
         prior_scale: standard deviation of the weights' prior: adds the KL of section 2.2; None leaves it out.
         dataset_size: number of training examples, needed with `prior_scale`.
         weights: consuming weights by layer name, where they cannot be found (see `DropoutKL`).
@@ -54,7 +56,7 @@ def learnable_bernoulli(
     """
     if prior_scale is not None and dataset_size is None:
         raise ValueError("prior_scale adds a KL term, which is divided by the size of the data set; give dataset_size=")
-    rates = LearnedRates(at, estimator or ARM(), clean_weight)
+    rates = LearnedRates(at, estimator or ARM(), clean_weight, joint)
     for layer in rates.site.modules(model).values():
         layer.guided = True  # type: ignore[assignment]
     prior: tuple[Playable, ...] = ()
