@@ -75,9 +75,9 @@ def top_hits(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
         raise ValueError(
             f"scores {tuple(scores.shape)} and relevant {tuple(relevant.shape)} must share one (users, items) shape"
         )
-    if scores.isnan().any():
-        raise ValueError("scores hold NaN, which has no place in a ranking; use -inf for items to leave out")
     best = scores.topk(min(k, scores.shape[1]), dim=-1)
+    if best.values.isnan().any():  # torch ranks NaN above everything: one anywhere shows up here
+        raise ValueError("scores hold NaN, which has no place in a ranking; use -inf for items to leave out")
     return relevant.bool().gather(-1, best.indices) & (best.values > -torch.inf)
 
 
@@ -128,29 +128,32 @@ def evaluate_ranking(
         batch_size: users scored at once; memory is batch_size x items.
     """
     if tuple(fold_in.shape) != tuple(held_out.shape):
-        raise ValueError(
-            f"fold_in is {tuple(fold_in.shape)} but held_out {tuple(held_out.shape)}; make them equal"
-        )
+        raise ValueError(f"fold_in is {tuple(fold_in.shape)} but held_out {tuple(held_out.shape)}; make them equal")
     wanted = [("recall", k, _recall) for k in recall] + [("ndcg", k, _ndcg) for k in ndcg]
     if not wanted or batch_size < 1 or min(k for _, k, _ in wanted) < 1:
         raise ValueError(f"recall={list(recall)}, ndcg={list(ndcg)}, batch_size={batch_size}: all must be at least 1")
     longest = max(k for _, k, _ in wanted)
-    users, items = fold_in.shape
+    users = fold_in.shape[0]
     values: dict[str, list[Tensor]] = {f"{name}@{k}": [] for name, k, _ in wanted}
     for start in range(0, users, batch_size):
-        shown_rows = fold_in[start : start + batch_size]
-        shown, relevant = _dense(shown_rows, items), _dense(held_out[start : start + batch_size], items)
-        both = shown & relevant
-        if both.any():
-            row, item = both.nonzero()[0].tolist()
-            raise ValueError(f"user {start + row} holds out item {item} which is also folded in; keep them disjoint")
-        judged = relevant.any(-1)
-        scores = torch.as_tensor(score(shown_rows)).detach()
-        if scores.shape != shown.shape:
-            raise ValueError(f"score returned shape {tuple(scores.shape)}; return {tuple(shown.shape)} (users, items)")
+        shown, held = fold_in[start : start + batch_size], held_out[start : start + batch_size]
+        row, item = _entries(held)
+        relevant = torch.zeros(held.shape, dtype=torch.bool).index_put((row, item), torch.tensor(True))
+        counts = torch.bincount(row, minlength=held.shape[0])
+        seen = _entries(shown)
+        if relevant[seen].any():
+            both = int(relevant[seen].nonzero()[0])
+            raise ValueError(
+                f"user {start + int(seen[0][both])} holds out item {int(seen[1][both])} which is also folded in; "
+                "keep them disjoint"
+            )
+        scores = torch.as_tensor(score(shown)).detach()
+        if scores.shape != relevant.shape:
+            raise ValueError(f"score returned shape {tuple(scores.shape)}; return {tuple(held.shape)} (users, items)")
         scores = scores.cpu() if scores.is_floating_point() else scores.cpu().double()
-        scores = scores.masked_fill(shown, -torch.inf)
-        hits, counts = top_hits(scores, relevant, longest)[judged], relevant.sum(-1)[judged]
+        hits = top_hits(scores.index_put(seen, scores.new_tensor(-torch.inf)), relevant, longest)
+        judged = counts > 0
+        hits, counts = hits[judged], counts[judged]
         for name, k, metric in wanted:
             values[f"{name}@{k}"].append(metric(hits, counts, k))
     flat = {name: torch.cat(parts).double() if parts else torch.zeros(0) for name, parts in values.items()}
@@ -176,12 +179,10 @@ def _ndcg(hits: Tensor, counts: Tensor, k: int) -> Tensor:
     return (found / best[counts.clamp(1, k)]).float()
 
 
-def _dense(rows: CSR, items: int) -> Tensor:
-    """Booleans (rows, items) of one CSR slice; explicit zeros do not count."""
-    lengths = torch.as_tensor(rows.indptr).diff()
-    row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    column = torch.as_tensor(rows.indices, dtype=torch.long)
+def _entries(rows: CSR) -> tuple[Tensor, Tensor]:
+    """Rows and columns of what one CSR slice stores, each once; explicit zeros do not count."""
+    row = torch.repeat_interleave(torch.arange(rows.shape[0]), torch.as_tensor(rows.indptr).diff())
+    column = torch.as_tensor(rows.indices).long()
     stored = torch.as_tensor(rows.data != 0)
-    dense = torch.zeros(len(lengths), items, dtype=torch.bool)
-    dense[row[stored], column[stored]] = True
-    return dense
+    place = torch.unique(row[stored] * rows.shape[1] + column[stored])
+    return place // rows.shape[1], place % rows.shape[1]
