@@ -10,7 +10,7 @@ from torch import nn
 import sparring as sp
 from sparring import recipes
 
-EVERYWHERE = tuple(SCENES)
+EVERYWHERE = tuple(name for name in SCENES if name != "learned")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,13 @@ def _at_scores(recipe: Callable[..., sp.Objective], **fixed: Any) -> Callable[..
     return build
 
 
+def _learned(**fixed: Any) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+        return sp.Objective(model, scene.loss, sp.LearnedRates(weight=weight, **fixed), **options)
+
+    return build
+
+
 METHODS = (
     Method("noise", _noise, label_free=True),
     Method("adversarial_training", _additive(recipes.adversarial_training, divergence=False)),
@@ -95,6 +102,9 @@ METHODS = (
     Method("vat-scores", _at_scores(recipes.vat), ("transformer",), label_free=True),
     Method("salt-scores", _at_scores(recipes.salt, start=1e-2), ("transformer",), label_free=True),
     Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
+    Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
+    Method("learnable_bernoulli-disarm", _learned(estimator=sp.DisARM()), ("learned",), ball=None),
+    Method("learnable_bernoulli-loo", _learned(estimator=sp.LeaveOneOut(3)), ("learned",), ball=None),
 )
 
 

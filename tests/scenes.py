@@ -159,10 +159,19 @@ def _mlp() -> nn.Module:
     )
 
 
+def _learned() -> nn.Module:
+    """Learnable dropout of both granularities around a plain one; `guided`, since some tests train it without an estimator."""
+    rows = [sp.nn.BernoulliDropout(8, keep=0.7, rescale=True), sp.nn.BernoulliDropout(1, keep=0.8, rescale=True)]
+    for row in rows:
+        row.guided = True
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), rows[0], nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.2), rows[1], nn.Linear(8, 3))
+
+
 SCENES = {
     scene.name: scene
     for scene in (
         Scene("mlp", _mlp, _features, sp.cross_entropy, sp.kl, "0", "5"),
+        Scene("learned", _learned, _features, sp.cross_entropy, sp.kl, "0", "3"),
         Scene("convnet", ConvNet, _pixels, sp.cross_entropy, sp.kl, "stem", "dropout"),
         Scene("lstm", TextClassifier, _tokens, sp.cross_entropy, sp.kl, "embedding", "head"),
         Scene("transformer", Encoder, _keywords, sp.cross_entropy, sp.kl, "embedding", "layers.layers.1.linear1"),

@@ -87,14 +87,14 @@ class LearnedRates:
             return None
         assert step.losses is not None
         attached = [full_precision(layer.units.place(layer.logits, slot.value)) for slot, layer in learning]
-        not_finite = torch.zeros((), device=step.losses.device)
+        seen: list[Tensor] = []
 
         def evaluate(masks: list[Tensor]) -> Tensor:
             placed = {}
             for (slot, layer), mask, logits in zip(learning, masks, attached):
                 placed[slot.name] = mask / torch.sigmoid(logits) if layer.rescale else mask
             losses = step.loss(step.run({self.site: placed}, graph="none"))
-            not_finite.add_((~losses.isfinite()).sum())
+            seen.append(losses)
             return credited(losses)
 
         def credited(losses: Tensor) -> Tensor:
@@ -106,7 +106,8 @@ class LearnedRates:
             gradients = self.estimator.gradient([a.detach() for a in attached], masks, losses, evaluate)
             gradients = [g if s.valid is None else g * s.valid for g, (s, _) in zip(gradients, learning)]
         means = {f"keep/{slot.name}": layer.keep.detach().mean() for slot, layer in learning}
-        step.note(self.name, unperturbed=not_finite, **means)
+        tried = torch.stack(seen or [step.losses.detach()])  # (masks tried, B)
+        step.note(self.name, penalty=tried.mean(), unperturbed=(~tried.isfinite()).sum(), **means)
         return self.weight * surrogate(attached, gradients)
 
     def _layers(self, step: "Step") -> list[tuple[Slot, BernoulliDropout]]:
