@@ -4,12 +4,13 @@ from . import estimators, nn, recipes
 from .balls import L2, Linf
 from .calls import perturbed_call
 from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
+from .flips import Flips
 from .losses import binary_cross_entropy, cross_entropy, squared_loss
 from .objective import Objective, Term
 from .penalties import js, kl, probability_error, reverse_kl, squared_error, symmetric_kl
-from .players import PGD, Bernoulli, FastGradient, Interpretable, Noise, WordDirections
+from .players import PGD, Bernoulli, FastGradient, GreedyFlip, Interpretable, Noise, WordDirections
 from .predict import predict
-from .sites import Input, Mask, Output, Scores, Words
+from .sites import Input, Mask, Output, Recurrent, RecurrentWeights, Scores, Words
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,8 @@ __all__ = [
     "DropoutKL",
     "Enumerate",
     "FastGradient",
+    "Flips",
+    "GreedyFlip",
     "Input",
     "Interpretable",
     "LearnedRates",
@@ -31,6 +34,8 @@ __all__ = [
     "Noise",
     "Objective",
     "Output",
+    "Recurrent",
+    "RecurrentWeights",
     "Reinforce",
     "Scores",
     "Term",

@@ -3,50 +3,44 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Key = tuple[tuple[int, ...], ...]
-
-
-@dataclass
-class Projections:
-    """Projections computed so far, with their inputs kept alive so that an address means the same tensor."""
-
-    known: dict[Key, tuple[Tensor, tuple[Tensor | None, ...]]] = field(default_factory=dict)
-
-
-_shared: ContextVar[Projections | None] = ContextVar("shared_projections", default=None)
+_store: ContextVar[dict[Any, Any] | None] = ContextVar("input_projections", default=None)
 
 
 @contextmanager
-def shared_projections(projections: Projections) -> Iterator[Projections]:
-    """Inside, `W x + b` of the same tensors (same memory, same version) is computed once.
+def shared_projections(store: dict[Any, Any]) -> Iterator[None]:
+    """Inside, `W x + b` of the same tensors (same memory, same version) is computed once and kept in `store`.
 
-    >>> with shared_projections(Projections()):
+    >>> with shared_projections({}):
     ...     x, w = torch.ones(2, 3), torch.ones(4, 3)
-    ...     project(x, w, None)[0] is project(x, w, None)[0]
+    ...     project(x, w, None, None)[0] is project(x, w, None, None)[0]
     True
+
+    Only the first input seen with a weight is kept, the clean pass's: a pass with another input computes its own.
     """
-    token = _shared.set(projections)
+    token = _store.set(store)
     try:
-        yield projections
+        yield
     finally:
-        _shared.reset(token)
+        _store.reset(token)
 
 
-def project(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None = None) -> tuple[Tensor, bool]:
+def project(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None) -> tuple[Tensor, bool]:
     """`x @ weight.T + bias + second`, and whether the caller may overwrite it (it is nobody else's)."""
-    shared = _shared.get()
-    if shared is None:
+    store = _store.get()
+    if store is None:
         return _product(x, weight, bias, second), True
     parts = (x, weight, bias, second)
-    key = tuple(_identity(part) for part in parts)
-    if key not in shared.known:
-        shared.known[key] = (_product(*parts), tuple(None if p is None else p.detach() for p in parts))
-    return shared.known[key][0], False
+    slot, identity = ("projection", weight.data_ptr()), tuple(map(_identity, parts))
+    if slot not in store:
+        # The inputs are kept too: as long as they live, an address means the same tensor.
+        store[slot] = (identity, _product(*parts), tuple(None if part is None else part.detach() for part in parts))
+    known, product, _ = store[slot]
+    return (product, False) if known == identity else (_product(*parts), True)
 
 
 def _identity(part: Tensor | None) -> tuple[int, ...]:

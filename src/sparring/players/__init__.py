@@ -2,9 +2,10 @@
 
 from .directions import WordDirections
 from .fast_gradient import FastGradient
+from .greedy_flip import GreedyFlip
 from .interpretable import Interpretable
 from .noise import Bernoulli, Noise
 from .pgd import PGD
 from .player import Game, Player, Response
 
-__all__ = ["PGD", "Bernoulli", "FastGradient", "Game", "Interpretable", "Noise", "Player", "Response", "WordDirections"]
+__all__ = ["PGD", "Bernoulli", "FastGradient", "Game", "GreedyFlip", "Interpretable", "Noise", "Player", "Response", "WordDirections"]

@@ -3,8 +3,9 @@
 from .input import Input
 from .mask import Mask
 from .output import Output
+from .recurrent import Recurrent, RecurrentWeights
 from .scores import Scores
 from .site import Site, Slot, Visit
 from .words import Words
 
-__all__ = ["Input", "Mask", "Output", "Scores", "Site", "Slot", "Visit", "Words"]
+__all__ = ["Input", "Mask", "Output", "Recurrent", "RecurrentWeights", "Scores", "Site", "Slot", "Visit", "Words"]

@@ -1,0 +1,146 @@
+"""The adversary among dropout masks: flip the units with the largest influence."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..flips import Flips
+from ..sites.site import Slot
+from .player import Game, Response, slope, sound
+
+
+@dataclass(frozen=True)
+class GreedyFlip:
+    """Adversarial dropout: flip mask entries greedily by their influence on the divergence, in K rounds (eq. 7-9).
+
+    >>> import sparring as sp
+    >>> sp.GreedyFlip(sp.Flips(0.03), rounds=2)
+    GreedyFlip(ball=Flips(fraction=0.03, rows=False), rounds=2, start='flip', paper_algorithm=False, rescale=True, through_scale=False)
+
+    The base mask is where the clean pass's multiplier is not zero: all ones, or the sampled mask if the site drew one. The
+    influence map is the gradient of the summed divergence by the relaxed mask; no parameter gradient is computed for it.
+
+    Args:
+        ball: how many entries may differ from the base mask, the start flip included.
+        rounds: K: the influence map is taken anew K times, the budget grows with the rounds.
+        start: "flip" flips one random entry first, because at the base mask itself a divergence has no slope; "base" starts
+            there all the same, for models whose other noise differs between the passes; a 0/1 tensor starts at that mask.
+        paper_algorithm: Algorithm 1 to the letter: one flip over the budget, and flips of negative gain.
+        rescale: divide a mask by its share of active entries, so that its mean is one.
+        through_scale: let the influence map see that divisor too instead of treating it as a constant.
+
+    Paper: Park et al., Adversarial Dropout for Recurrent Neural Networks (2019).
+    """
+
+    ball: Flips
+    rounds: int = 1
+    start: Literal["flip", "base"] | Tensor = "flip"
+    paper_algorithm: bool = False
+    rescale: bool = True
+    through_scale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"GreedyFlip(rounds={self.rounds}): at least one round")
+        if isinstance(self.start, Tensor):
+            if not bool(((self.start == 0) | (self.start == 1)).all()):
+                raise ValueError("GreedyFlip(start=...): a start mask holds zeros and ones only")
+        elif self.start not in ("flip", "base"):
+            raise ValueError(f'GreedyFlip(start={self.start!r}): choose "flip", "base" or a mask of zeros and ones')
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset({"mask"})
+
+    @property
+    def idle(self) -> bool:
+        return self.ball.fraction == 0
+
+    def multiplier(self, mask: Tensor) -> Tensor:
+        """What the network multiplies by: the mask over its share of active entries."""
+        if not self.rescale:
+            return mask
+        share = mask.mean(self.ball.axes(mask), keepdim=True)
+        return mask / (share if self.through_scale else share.detach()).clamp_min(torch.finfo(mask.dtype).tiny)
+
+    def respond(self, game: Game) -> Response:
+        bases = [base_mask(slot) for slot in game.slots]
+        masks = [self._first(base, slot) for base, slot in zip(bases, game.slots, strict=True)]
+        budgets = [self._budgets(mask, base, slot) for mask, base, slot in zip(masks, bases, game.slots, strict=True)]
+        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        for k in range(self.rounds):
+            payoff, influence = self.influence(game, masks)
+            good = good & sound(influence, game.slots)
+            if k == 0 and all(map(torch.equal, masks, bases)):
+                good = good & _apart(payoff)
+            flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
+            masks = [
+                flip(mask, base, im, budget[k], slot.valid)
+                for mask, base, im, budget, slot in zip(masks, bases, influence, budgets, game.slots, strict=True)
+            ]
+        flips = torch.stack([self.ball.count(m, b).float().mean() for m, b in zip(masks, bases, strict=True)])
+        values = [_kept(good, self.multiplier(mask), slot) for mask, slot in zip(masks, game.slots, strict=True)]
+        return Response(values, ~good, {"flips": flips.mean()}, backward_passes=self.rounds)
+
+    def influence(self, game: Game, masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The payoff (B,) at masks and the influence map: its gradient by the relaxed masks (eq. 7)."""
+        relaxed = [mask.detach().requires_grad_() for mask in masks]
+        payoff = game.payoff([self.multiplier(mask) for mask in relaxed])
+        return payoff.detach(), slope(payoff, relaxed)
+
+    def _first(self, base: Tensor, slot: Slot) -> Tensor:
+        if isinstance(self.start, Tensor):
+            if torch.broadcast_shapes(self.start.shape, base.shape) != base.shape:
+                raise ValueError(
+                    f"GreedyFlip(start=...): a start mask of shape {tuple(self.start.shape)} does not fit {slot.name}, "
+                    f"which takes {tuple(base.shape)}"
+                )
+            return self.start.to(base).expand_as(base).clone()
+        if self.start == "base":
+            return base
+        one = torch.ones((), dtype=torch.long, device=base.device)
+        return self.ball.sample(base, one, slot.valid)
+
+    def _budgets(self, mask: Tensor, base: Tensor, slot: Slot) -> list[Tensor]:
+        entries = self.ball.entries(mask, slot.valid)
+        if isinstance(self.start, Tensor):
+            used, total = self.ball.count(mask, base), self.ball.budget(entries)
+            if bool((used > total).any()):
+                raise ValueError(
+                    f"GreedyFlip(start=...): the start mask differs from the base in {int(used.max())} entries at {slot.name}, "
+                    f"the budget is {int(total.min())}"
+                )
+            return [torch.maximum(self.ball.budget(entries, k / self.rounds), used) for k in range(1, self.rounds)] + [total]
+        return self.ball.schedule(entries, self.rounds, spent=int(self.start == "flip"))
+
+
+def base_mask(slot: Slot) -> Tensor:
+    """Zeros and ones of the clean multiplier; a value expanded along the batch is one mask for all examples (1, ...)."""
+    value = slot.value
+    if value.shape[0] > 1 and value.stride(0) == 0:
+        value = value[:1]
+    dtype = value.dtype if value.dtype in (torch.float32, torch.float64) else torch.float32
+    return (value != 0).to(dtype)
+
+
+def _apart(payoff: Tensor) -> Tensor:
+    """(B,) True where the two passes differ although the masks do not; warns where no example does."""
+    apart = payoff > 1e-3 * torch.finfo(payoff.dtype).eps ** 0.5
+    if not bool(apart.any()):
+        warnings.warn(
+            "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, so the "
+            "divergence is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in the model",
+            stacklevel=3,
+        )
+    return apart
+
+
+def _kept(good: Tensor, multiplier: Tensor, slot: Slot) -> Tensor:
+    """The adversarial multiplier where the influence map was sound, the clean one elsewhere."""
+    if multiplier.shape[0] == 1 and len(good) > 1:
+        return multiplier if bool(good.any()) else slot.value[:1].to(multiplier)
+    return torch.where(good.view(-1, *(1,) * (multiplier.dim() - 1)), multiplier, slot.value.to(multiplier))
