@@ -10,6 +10,7 @@ from torch import nn
 import sparring as sp
 from sparring import recipes
 
+RECURRENT = ("lstm", "seq2seq")
 EVERYWHERE = tuple(name for name in SCENES if name != "learned")
 
 
@@ -78,6 +79,20 @@ def _learned(**fixed: Any) -> Callable[..., sp.Objective]:
     return build
 
 
+def _masks(recipe: Callable[..., sp.Objective], divergence: bool = True, **fixed: Any) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+        if divergence:
+            options.setdefault("penalty", scene.penalty)
+        return recipe(model, scene.loss, **fixed, **options)
+
+    return build
+
+
+def _dropout_and_vat(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+    also = recipes.vat(model, scene.loss, at=scene.at, ball=sp.L2(radius), penalty=scene.penalty, weight=weight).terms
+    return recipes.adversarial_dropout(model, scene.loss, fraction=0.5, penalty=scene.penalty, weight=weight, terms=also, **options)
+
+
 METHODS = (
     Method("noise", _noise, label_free=True),
     Method("adversarial_training", _additive(recipes.adversarial_training, divergence=False)),
@@ -105,6 +120,15 @@ METHODS = (
     Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
     Method("learnable_bernoulli-disarm", _learned(estimator=sp.DisARM()), ("learned",), ball=None),
     Method("learnable_bernoulli-loo", _learned(estimator=sp.LeaveOneOut(3)), ("learned",), ball=None),
+    Method("variational_dropout", _masks(recipes.variational_dropout, divergence=False, keep=0.7), RECURRENT, ball=None),
+    Method("expectation_linear", _masks(recipes.expectation_linear, keep=0.7), RECURRENT, ball=None, label_free=True),
+    Method("fraternal_dropout", _masks(recipes.fraternal_dropout, keep=0.7), RECURRENT, ball=None, label_free=True),
+    Method("adversarial_dropout", _masks(recipes.adversarial_dropout, fraction=0.5), RECURRENT, ball=None, label_free=True),
+    Method("adversarial_dropout-2", _masks(recipes.adversarial_dropout, fraction=0.5, rounds=2), RECURRENT, ball=None, label_free=True),
+    Method("adversarial_dropout-masks", _masks(recipes.adversarial_dropout, at=sp.Mask(keep=1.0), fraction=0.5), ball=None, label_free=True),
+    Method("adversarial_dropout-weights", _masks(recipes.adversarial_dropout, at=sp.RecurrentWeights(), fraction=0.5), RECURRENT, ball=None,
+           label_free=True),
+    Method("adversarial_dropout+vat", _dropout_and_vat, RECURRENT, ball=None, label_free=True),
 )
 
 
