@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .calls import Pass, Placement, Recomputation
+from .nn.recurrent_projection import shared_projections
 from .penalties import per_example
 from .randomness import RandomState, current
 from .replay import Tape
@@ -80,7 +81,8 @@ class Step:
         self.noise = current(self.devices)
         self.clean = Pass(self.model, self.sites, {}, tuple(self.tapes.values()), self._mask_of, self.devices)
         self.forward_passes += 1
-        raw = self.clean.run(self.inputs, clean=True)
+        with shared_projections(self.cache):
+            raw = self.clean.run(self.inputs, clean=True)
         self.recomputation.watch(self.clean, raw)
         self._raw = raw
         self._outputs = self._extracted(raw)
@@ -147,7 +149,7 @@ class Step:
             tape = None
         one = Pass(self.model, self.sites, placements, (), self._mask_of, self.devices)
         self.forward_passes += 1
-        with torch.no_grad() if graph == "none" else nullcontext():
+        with torch.no_grad() if graph == "none" else nullcontext(), shared_projections(self.cache):
             outputs = one.run(
                 self.inputs,
                 noise=state,
