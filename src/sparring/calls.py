@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._pytree import tree_leaves
 
-from .randomness import RandomState, devices_of, drawing_from
+from .randomness import RandomState, current, devices_of, drawing_from, fresh
 from .replay import Tape, inside_checkpoint, recording, replaying
 from .sites.site import Site, Slot, Undo
 
@@ -86,6 +86,7 @@ class Pass:
     devices: tuple[torch.device, ...] = ()
     slots: dict[Site, list[Slot]] = field(default_factory=dict)
     checkpointed: bool = False
+    aside: RandomState | None = None
     span: tuple[int, int] = (0, 0)
 
     def run(
@@ -109,6 +110,8 @@ class Pass:
             clean: batch-norm statistics move, and every site must be reached.
         """
         self.slots = {site: [] for site in self.sites}
+        if any(callable(placement) for placement in self.placements.values()):
+            self.aside = fresh(self.devices or devices_of(self.model))
         start = _sequence_number()
         with ExitStack() as stack:
             stack.enter_context(drawing_from(noise))
@@ -137,8 +140,19 @@ class Pass:
         seen.append(slot)
         self.checkpointed |= inside_checkpoint()
         if site in self.placements:
-            slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
+            with self._drawing_aside():
+                slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
         return placed_value(site, value, slot.placed)
+
+    @contextmanager
+    def _drawing_aside(self) -> Iterator[None]:
+        """Placements that draw use a stream of their own: a checkpointed region must meet the same noise when it runs again."""
+        if self.aside is None:
+            yield
+            return
+        with drawing_from(self.aside):
+            yield
+            self.aside = current(tuple(self.aside.states))
 
     def revisit(self, site: Site, name: str, value: Tensor) -> Tensor:
         """The same placement again, while a checkpointed region of this pass is recomputed."""
@@ -152,15 +166,7 @@ class Pass:
     def _check(self, site: Site) -> None:
         count = len(self.slots[site])
         if not count:
-            compiled = any(
-                type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in self.model.modules()
-            )
-            fix = (
-                "a compiled module ignores sites: give the objective the module before torch.compile"
-                if compiled
-                else ("the matched modules never ran in this pass")
-            )
-            raise RuntimeError(f"{site} was never reached: {fix}")
+            raise RuntimeError(f"{site} was never reached: the modules it matches did not run in this pass")
         placement = self.placements.get(site)
         if isinstance(placement, Sequence) and len(placement) != count:
             raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")

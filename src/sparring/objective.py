@@ -11,7 +11,7 @@ from . import randomness
 from .penalties import Penalty
 from .players.player import Game, Player, Response
 from .randomness import devices_of
-from .replay import Tape
+from .replay import Tape, eager_modules, is_compiled
 from .sites.site import Site, Slot
 from .step import Step, ValidMask, logits_of
 
@@ -222,7 +222,12 @@ class Objective(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         for term in self.terms:
             for site in term.sites:
-                site.modules(model)  # raises now, with near names, rather than in the first step
+                _check_reachable(site, model)
+            if getattr(getattr(term, "by", None), "unroll", False) == "autograd" and any(map(is_compiled, model.modules())):
+                raise ValueError(
+                    'unroll="autograd" differentiates twice, which compiled modules do not support: '
+                    'use unroll="finite_difference", or the module before torch.compile'
+                )
         self._without_prefix: set[frozenset[Site]] = set()
         self._step: Step | None = None
 
@@ -309,6 +314,7 @@ class Objective(nn.Module):
             if not tape.entries:
                 self._without_prefix.add(group)
         step.tapes.clear()
+        step.cache.clear()
         self._step = step
         if self.training:
             self.calls += 1
@@ -331,6 +337,17 @@ class Objective(nn.Module):
             mask = inputs.get("attention_mask")
             valid = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
         return valid
+
+
+def _check_reachable(site: Site, model: nn.Module) -> None:
+    """Raise now, with near names or the fix, rather than in the first step."""
+    eager = set(eager_modules(model))
+    for name, module in site.modules(model).items():
+        if module not in eager:
+            raise ValueError(
+                f"{site}: {name or 'the model'} is compiled, and a compiled module ignores what is placed inside it; "
+                "give the objective the module before torch.compile"
+            )
 
 
 def _renamed(terms: Sequence[Playable]) -> tuple[Playable, ...]:

@@ -66,6 +66,23 @@ def _versions(output: Any) -> tuple[int, ...]:
     return tuple(x._version for x in tree_leaves(output) if isinstance(x, Tensor))
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` owns this module's calls."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def eager_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Every module below `model` that runs as plain Python; compiled ones, with all they contain, are left out."""
+    seen: set[nn.Module] = set()
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen and not is_compiled(module) and not isinstance(module, torch.jit.ScriptModule):
+            seen.add(module)
+            waiting.extend(module.children())
+            yield module
+
+
 def inside_checkpoint() -> bool:
     """Whether saved-tensor hooks are active, as they are inside a gradient-checkpointed region."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
@@ -100,8 +117,8 @@ def recording(model: nn.Module, tapes: Sequence[Tape], devices: tuple[torch.devi
     for tape in tapes:
         tape.began = began
     with ExitStack() as stack:
-        for module in model.modules():
-            if module is not model and not isinstance(module, torch.jit.ScriptModule):
+        for module in eager_modules(model):
+            if module is not model:
                 stack.callback(patch_forward(module, recorder(module, module.forward)))
         yield
 

@@ -78,7 +78,7 @@ def slope(
     Raises an error that names the fix where a model cannot be differentiated this way.
     """
     if not payoff.requires_grad:
-        return [torch.zeros_like(value) for value in values]
+        raise RuntimeError(_NO_EFFECT)
     try:
         with torch.enable_grad():
             total = payoff.sum()
@@ -87,7 +87,15 @@ def slope(
         )
     except RuntimeError as error:
         raise _explained(error) from error
+    if all(g is None for g in gradients):
+        raise RuntimeError(_NO_EFFECT)
     return [torch.zeros_like(v) if g is None else g for v, g in zip(values, gradients, strict=True)]
+
+
+_NO_EFFECT = (
+    "the outputs do not depend on what is placed at the site: the module's result is unused or detached, or it runs under "
+    "re-entrant gradient checkpointing (pass use_reentrant=False)"
+)
 
 
 def _explained(error: RuntimeError) -> RuntimeError:

@@ -1,0 +1,140 @@
+"""Sites: where things are placed, and that torch's own numbers come out when nothing is."""
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparring as sp
+from sparring.sites.matching import pattern
+
+
+@pytest.mark.parametrize(("glob", "name", "fits"), [
+    ("a", "a", True), ("a", "ab", False), ("a.*", "a.b", True), ("a.*", "a.b.c", False), ("a.**", "a.b.c", True), ("*.b", "a.b", True),
+    ("?", "a", True), ("a|b.*", "b.c", True), ("a|b", "c", False), ("**", "", True), ("a+", "aa", False),
+])  # fmt: skip
+def test_globs(glob: str, name: str, fits: bool) -> None:
+    assert bool(pattern(glob).fullmatch(name)) == fits
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.4), nn.Dropout1d(0.4), nn.Dropout2d(0.4), nn.Dropout3d(0.4)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_watched_dropout_draws_what_torch_draws(layer: nn.Module, training: bool) -> None:
+    dims = {"Dropout": 2, "Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}[type(layer).__name__]
+    x = torch.randn(3, 5, 4, 4, 4)[(..., *(0,) * (5 - dims))]
+    model = nn.Sequential(layer).train(training)
+    torch.manual_seed(1)
+    expected = model(x)
+    torch.manual_seed(1)
+    found, seen = sp.perturbed_call(model, {sp.Mask("0"): {}}, x, record=True)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    assert seen[sp.Mask("0")]["0"].shape[:2] == x.shape[:2]
+
+
+def test_mask_base_and_sharing() -> None:
+    model = nn.Sequential(nn.Dropout(0.5))
+    x = torch.ones(4, 6, 3)
+    _, seen = sp.perturbed_call(model, {(site := sp.Mask("0", keep=1.0)): {}}, x, record=True)
+    assert torch.equal(seen[site]["0"], torch.ones(4, 6, 3))
+    outputs, seen = sp.perturbed_call(model, {(site := sp.Mask("0", share=(1,))): {}}, x, record=True)
+    assert seen[site]["0"].shape == (4, 1, 3)
+    assert torch.equal(outputs, outputs[:, :1].expand_as(outputs))
+    _, seen = sp.perturbed_call(model, {(site := sp.Mask("0", keep=0.25)): {}}, torch.ones(2000, 1, 3), record=True)
+    assert set(seen[site]["0"].unique().tolist()) == {0.0, 4.0}
+    assert float(seen[site]["0"].mean()) == pytest.approx(1.0, abs=0.1)
+    for bad in ({"keep": 0.0}, {"keep": 1.5}, {"share": (0,)}):
+        with pytest.raises(ValueError, match="Mask"):
+            sp.Mask("0", **bad)
+
+
+def test_input_by_position_and_keyword() -> None:
+    class Two(nn.Module):
+        def forward(self, ids: Tensor, x: Tensor, *, scale: Tensor) -> Tensor:
+            return (x + ids) * scale
+
+    ids, x, scale = torch.tensor([[1]]), torch.zeros(1, 1), torch.ones(1, 1)
+    one = torch.ones(1, 1)
+    assert sp.perturbed_call(Two(), {sp.Input(): one}, ids, x, scale=scale).item() == 2.0
+    assert sp.perturbed_call(Two(), {sp.Input("scale"): one}, ids, x, scale=scale).item() == 2.0
+    assert sp.perturbed_call(Two(), {sp.Input(1): one * 3}, ids, x, scale=scale).item() == 4.0
+    with pytest.raises(ValueError, match="no floating-point tensor"):
+        sp.perturbed_call(Two(), {sp.Input("ids"): one}, ids, x, scale=scale)
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(("result", "index"), [((1, 2), 0), ([1, 2], 1), (Pair(1, 2), 1), ({"a": 1, "b": 2}, "b"), ({"a": 1, "b": 2}, 0)])
+def test_output_of_containers(result: Any, index: Any) -> None:
+    class Contain(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            tensors = [x * k for k in (1.0, 2.0)]
+            if isinstance(result, dict):
+                return dict(zip(result, tensors, strict=True))
+            return type(result)(*tensors) if hasattr(result, "_fields") else type(result)(tensors)
+
+    model = nn.ModuleDict({"inner": Contain()})
+    model.forward = lambda x: model["inner"](x)
+    clean = model(torch.ones(1, 1))
+    moved = sp.perturbed_call(model, {sp.Output("inner", index=index): torch.full((1, 1), 5.0)}, torch.ones(1, 1))
+    assert type(moved) is type(clean)
+    values = lambda r: list(r.values()) if isinstance(r, dict) else list(r)  # noqa: E731
+    changes = [(b - a).item() for a, b in zip(values(clean), values(moved), strict=True)]
+    expected = list(result).index(index) if isinstance(index, str) else index
+    assert changes == [5.0 if k == expected else 0.0 for k in range(2)]
+
+
+def test_calls_of_one_module_are_separate_slots() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.f(x) + 10 * self.f(x)
+
+    x, site = torch.zeros(1, 1), sp.Output("f")
+    assert sp.perturbed_call(Twice(), {site: [x + 1, x + 2]}, x).item() == 21.0
+    assert sp.perturbed_call(Twice(), {site: {"f#1": x + 1}}, x).item() == 10.0
+    with pytest.raises(ValueError, match="more than once"):
+        sp.perturbed_call(Twice(), {site: x}, x)
+    with pytest.raises(ValueError, match="fired 2 times but 3 values"):
+        sp.perturbed_call(Twice(), {site: [x, x, x]}, x)
+
+
+def test_shapes_must_fit() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    with pytest.raises(ValueError, match="does not fit"):
+        sp.perturbed_call(model, {sp.Output("0"): torch.zeros(2, 9)}, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="mask of shape"):
+        sp.perturbed_call(model, {sp.Mask("1"): torch.zeros(2, 9)}, torch.zeros(2, 3))
+
+
+def test_modules_that_never_run_are_named() -> None:
+    class Lazy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    with pytest.raises(RuntimeError, match="did not run"):
+        sp.perturbed_call(Lazy(), {sp.Output("unused"): torch.zeros(1, 2)}, torch.zeros(1, 2))
+    with pytest.raises(RuntimeError, match="did not run"):
+        sp.recipes.vat(Lazy(), sp.cross_entropy, "unused")(torch.zeros(1, 2), torch.tensor([0]))
+
+
+def test_a_site_without_effect_is_named() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x).detach())
+
+    with pytest.raises(RuntimeError, match="do not depend"):
+        sp.recipes.vat(Detached(), sp.cross_entropy, "a")(torch.zeros(1, 2), torch.tensor([0]))

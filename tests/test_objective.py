@@ -1,0 +1,247 @@
+"""What users do wrong, and what they expect around an objective."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparring as sp
+from sparring import recipes
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+X, Y = torch.linspace(-1, 1, 20).view(5, 4), torch.tensor([0, 1, 2, 0, 1])
+
+
+def test_unmatched_names_list_near_ones() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.encoder = nn.Embedding(3, 4), nn.Linear(4, 4)
+
+    with pytest.raises(ValueError, match=r"'embeding' matches no module in Named; near names: embedding"):
+        recipes.vat(Named(), sp.cross_entropy, "embeding")
+    with pytest.raises(ValueError, match="matches no dropout layer"):
+        sp.Objective(Named(), sp.cross_entropy, sp.Term(sp.Mask("encoder"), sp.Bernoulli(0.5)))
+    with pytest.raises(ValueError, match="the model has no dropout layer"):
+        sp.Objective(Named(), sp.cross_entropy, sp.Term(sp.Mask("drop"), sp.Bernoulli(0.5)))
+
+
+def test_players_must_fit_the_site() -> None:
+    with pytest.raises(ValueError, match="PGD plays at additive sites"):
+        sp.Term(sp.Mask("2"), sp.PGD(sp.L2(1.0)), sp.kl)
+    with pytest.raises(ValueError, match="Bernoulli plays at mask sites"):
+        sp.Term(sp.Output("0"), sp.Bernoulli(0.5), sp.kl)
+    with pytest.raises(ValueError, match="a site needs a player"):
+        sp.Term(sp.Output("0"), None, sp.kl)
+    with pytest.raises(ValueError, match="share_noise=False"):
+        sp.Term(None, None, sp.kl)
+
+
+def test_a_divergence_has_no_slope_at_the_clean_point() -> None:
+    with pytest.raises(ValueError, match="no slope"):
+        sp.Term(sp.Output("0"), sp.PGD(sp.L2(1.0), start=0), sp.kl)
+    with pytest.raises(ValueError, match="no slope"):
+        sp.Term(sp.Output("0"), sp.FastGradient(sp.L2(1.0)), sp.js)
+    sp.Term(sp.Output("0"), sp.PGD(sp.L2(1.0), start=0), sp.kl, share_noise=False)  # other noise gives it one
+
+
+def test_bad_input_is_named() -> None:
+    objective = recipes.vat(model(), sp.cross_entropy, "0")
+    with pytest.raises(ValueError, match="inputs contain NaN"):
+        objective(X.masked_fill(X == X[0, 0], float("nan")), Y)
+    with pytest.raises(ValueError, match="batch is empty"):
+        objective(X[:0], Y[:0])
+    with pytest.raises(ValueError, match="one number for the batch"):
+        recipes.vat(model(), nn.functional.cross_entropy, "0")(X, Y)
+    with pytest.raises(ValueError, match="targets are missing"):
+        recipes.adversarial_training(model(), sp.cross_entropy, "0")(X)
+    with pytest.raises(ValueError, match="token ids cannot be perturbed"):
+        recipes.vat(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3)), sp.cross_entropy)(torch.ones(5, 2).long(), Y)
+    with pytest.raises(TypeError, match="an objective takes terms, got L2"):
+        sp.Objective(model(), sp.cross_entropy, sp.L2(1.0))
+    with pytest.raises(ValueError, match="finite radius"):
+        recipes.vat(model(), sp.cross_entropy, ball=sp.L2(-1.0))
+
+
+def test_outputs_of_an_unknown_kind_ask_for_a_function() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [x, x]
+
+    with pytest.raises(TypeError, match="pass outputs="):
+        recipes.vat(Odd(), sp.cross_entropy)(X, Y)
+    objective = recipes.vat(Odd(), sp.cross_entropy, outputs=lambda pair: pair[0] + 0)
+    assert torch.isfinite(objective(X, Y))
+
+
+def test_time_major_layers_need_their_batch_dimension() -> None:
+    class TimeMajor(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:  # (T, B, 4)
+            return self.head(self.rnn(x)[0][-1])
+
+    x = torch.randn(7, 5, 4)
+    with pytest.raises(ValueError, match="batch_dim=1"):
+        recipes.vat(TimeMajor(), sp.cross_entropy, "rnn")(x, Y)
+    objective = recipes.vat(TimeMajor(), sp.cross_entropy, sp.Output("rnn", batch_dim=1), sp.L2(2.0))
+    objective(x, Y).backward()
+    assert objective.diagnostics["FastGradient@rnn/norm"] == pytest.approx(2.0, rel=1e-4)
+
+
+def test_inference_mode_is_refused_and_no_grad_works() -> None:
+    objective = recipes.vat(model().eval(), sp.cross_entropy, "0")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="no_grad"):
+        objective(X, Y)
+    with torch.no_grad():
+        loss = objective(X, Y)
+    assert not loss.requires_grad
+    torch.manual_seed(0)
+    with torch.no_grad():
+        quiet = objective(X, Y)
+    torch.manual_seed(0)
+    torch.testing.assert_close(objective(X, Y), quiet)
+
+
+def test_terms_share_one_clean_pass() -> None:
+    terms = [sp.Term(sp.Output(at), sp.Noise(sp.L2(1.0)), sp.kl) for at in ("0", "1", "3")]
+    objective = sp.Objective(model(), sp.cross_entropy, *terms)
+    objective(X, Y)
+    assert objective.diagnostics["forward_passes"] == 4
+    twice = sp.Objective(model(), sp.cross_entropy, terms[0], terms[0])
+    twice(X, Y)
+    assert {"Noise@0/penalty", "Noise@0.2/penalty"} <= set(twice.diagnostics)
+
+
+def test_the_sum_of_terms_is_the_sum_of_their_charges() -> None:
+    net = model().eval()
+    make = lambda at, weight: sp.Term(sp.Output(at), sp.PGD(sp.L2(0.5), start="uniform"), sp.kl, weight)  # noqa: E731
+    objective = sp.Objective(net, sp.cross_entropy, make("0", 0.5), make("1", 2.0))
+    loss = objective(X, Y)
+    d = objective.diagnostics
+    expected = d["clean_loss"] + 0.5 * d["PGD@0/penalty"] + 2.0 * d["PGD@1/penalty"]
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_masks_by_name_must_fit() -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    objective = recipes.vat(net, sp.cross_entropy, "0")
+    x, y = torch.randn(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(ValueError, match="does not fit"):
+        objective(x, y, {"0": torch.ones(2, 9, dtype=torch.bool)})
+    assert torch.isfinite(objective(x, y, torch.ones(2, 5, dtype=torch.bool)))
+
+
+def test_all_padding_rows_and_single_steps_are_fine() -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    valid = torch.tensor([[True, True], [False, False]])
+    for recipe in (recipes.vat, recipes.salt, recipes.adversarial_training, recipes.free_lb):
+        objective = recipe(net, sp.cross_entropy, "0")
+        loss = objective(torch.randn(2, 2, 4).double(), torch.zeros(2, 2, dtype=torch.long), valid)
+        gradients = torch.autograd.grad(loss, list(net.parameters()))
+        assert all(bool(torch.isfinite(g).all()) for g in gradients)
+        one = recipe(net, sp.cross_entropy, "0")(torch.randn(1, 1, 4).double(), torch.zeros(1, 1, dtype=torch.long))
+        assert torch.isfinite(one)
+
+
+def test_noise_check_runs_every_nth_step() -> None:
+    objective = sp.Objective(model(), sp.cross_entropy, sp.Term(sp.Output("0"), sp.PGD(sp.L2(1.0)), sp.kl, name="t"), measure_noise_every=3)
+    seen = []
+    for _ in range(6):
+        objective(X, Y)
+        seen.append("t/noise_penalty" in objective.diagnostics)
+    assert seen == [True, False, False, True, False, False]
+
+
+def test_the_state_dict_remembers_the_step() -> None:
+    objective = recipes.vat(model(), sp.cross_entropy, "0")
+    for _ in range(3):
+        objective(X, Y)
+    other = recipes.vat(model(), sp.cross_entropy, "0")
+    other.load_state_dict(objective.state_dict())
+    assert int(other.calls) == 3
+
+
+def test_predict_means_entropies_and_modes() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    net.train()
+    net[0].eval()
+    before = [m.training for m in net.modules()]
+    statistics = net[1].running_mean.clone()
+    found = sp.predict(net, X, samples=50, keep_samples=True)
+    assert [m.training for m in net.modules()] == before
+    assert torch.equal(net[1].running_mean, statistics)
+    torch.testing.assert_close(found.probabilities, found.samples.mean(0))
+    torch.testing.assert_close(found.entropy, torch.distributions.Categorical(found.probabilities).entropy())
+    inner = torch.distributions.Categorical(found.samples).entropy().mean(0)
+    torch.testing.assert_close(found.mutual_information, (found.entropy - inner).clamp_min(0))
+    assert float(found.mutual_information.max()) > 0
+    net[2].p = 0.0
+    sure = sp.predict(net, X, samples=3)
+    assert float(sure.mutual_information.max()) < 1e-6
+    with pytest.raises(ValueError, match="at least one pass"):
+        sp.predict(net, X, samples=0)
+
+
+def test_predict_restores_modes_after_an_error() -> None:
+    net = model().train()
+    with pytest.raises(RuntimeError):
+        sp.predict(net, torch.randn(2, 99))
+    assert all(m.training for m in net.modules())
+
+
+def _distributed(rank: int, port: int, queue: Any) -> None:
+    import os
+
+    import torch.distributed as dist
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    try:
+        net = model().eval()
+        ddp = nn.parallel.DistributedDataParallel(recipes.salt(net, sp.cross_entropy, "0", sp.L2(0.5), start=0.1))
+        x, y = torch.arange(32.0).view(8, 4).cos(), torch.arange(8) % 3
+        torch.manual_seed(rank)
+        ddp(x[rank * 4 : rank * 4 + 4], y[rank * 4 : rank * 4 + 4]).backward()
+        if rank == 0:
+            queue.put([p.grad.numpy() for p in net.parameters()])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_distributed_data_parallel_averages_both_halves() -> None:
+    import socket
+
+    import torch.multiprocessing as mp
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=_distributed, args=(rank, port, queue)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    found = queue.get(timeout=120)
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    net = model().eval()
+    x, y = torch.arange(32.0).view(8, 4).cos(), torch.arange(8) % 3
+    total = [torch.zeros_like(p) for p in net.parameters()]
+    for rank in range(2):
+        objective = recipes.salt(net, sp.cross_entropy, "0", sp.L2(0.5), start=0.1)
+        torch.manual_seed(rank)
+        loss = objective(x[rank * 4 : rank * 4 + 4], y[rank * 4 : rank * 4 + 4]) / 2
+        total = [t + g for t, g in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True)]
+    for ours, expected in zip(found, total, strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), expected, rtol=1e-4, atol=1e-6)
