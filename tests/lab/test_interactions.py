@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +15,6 @@ from scipy.sparse import csr_array, random_array
 from sparring.lab.data.interactions import implicit_feedback, read_interactions, strong_split
 from sparring.lab.data.ratings import Ratings, read_ratings
 
-DATA = Path(os.environ.get("SPARRING_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LOG = [(1, 10, 5.0), (1, 20, 3.0), (2, 10, 4.0), (3, 30, 1.0)]
 NATIVE = {
     "u.data": "".join(f"{u}\t{i}\t{r:.0f}\t881250949\n" for u, i, r in LOG),
@@ -146,8 +144,8 @@ def test_impossible_splits_are_named(arguments: dict[str, float], message: str) 
         strong_split(csr_array(np.ones((10, 3))), seed=0, **arguments)
 
 
-def test_movielens_100k_has_the_published_counts() -> None:
-    path = DATA / "movielens" / "ml-100k.tar.xz"
+def test_movielens_100k_has_the_published_counts(data_folder: Path) -> None:
+    path = data_folder / "movielens" / "ml-100k.tar.xz"
     if not path.exists():
         pytest.skip(f"MovieLens 100K is not at {path}; set SPARRING_DATA")
     log = read_ratings(path)
@@ -157,8 +155,8 @@ def test_movielens_100k_has_the_published_counts() -> None:
     assert 55_000 < likes.matrix.nnz <= 55_375  # 55,375 ratings of 4 and more, less a few users with under five
 
 
-def test_movielens_1m_implicit_has_the_stated_counts() -> None:
-    path = DATA / "movielens" / "ml-1m-lightgcn.tar.xz"
+def test_movielens_1m_implicit_has_the_stated_counts(data_folder: Path) -> None:
+    path = data_folder / "movielens" / "ml-1m-lightgcn.tar.xz"
     if not path.exists():
         pytest.skip(f"MovieLens 1M (implicit) is not at {path}; set SPARRING_DATA")
     log = read_ratings(path)

@@ -60,8 +60,10 @@ def test_a_run_folder_holds_the_figures(tmp_path: Path) -> None:
     assert 0 < result["test"]["ndcg@100"] < 100
     session = prepare(setting)
     assert isinstance(session.model, SIVAE)
-    (drawn,) = figures(session.model, session.data, setting)
-    assert sum(len(rates) for rates in drawn["series"].values()) == session.model.dropout.keep.numel()
+    rates, bounds = figures(session.model, session.data, setting)
+    assert sum(len(third) for third in rates["series"].values()) == session.model.dropout.keep.numel()
+    assert bounds["x"] == [0, 1, 2, 4, 8, 16]
+    assert np.isfinite(bounds["series"]["SIVAE"]).all()
 
 
 def test_missing_ratings_are_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ...metrics.ranking import evaluate_ranking
 from ...nn import BernoulliDropout, ConcreteDropout, GaussianDropout
 from ..data.interactions import Judged, implicit_feedback, strong_split
 from ..data.ratings import named_ratings
-from ..figures import Figure, histogram
+from ..figures import Figure, curves, histogram
 from ..models.recommenders import EASE, SLIM, WMF, Recommender
 from ..models.vae import CDAE, DAE, SIVAE, VAE, Annealing, Rows
 from ..models.vae.masks import Learned
@@ -138,12 +138,17 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 
 
 def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
-    """Where dropout is learned: the keep rates of rare, middling and popular items."""
+    """Where dropout is learned: keep rates of rare, middling and popular items, and the bound against V."""
     if not isinstance(model, SIVAE):
         return []
     popularity = torch.as_tensor(data.train.targets.count_nonzero(axis=0)).argsort()
     thirds = model.dropout.keep.detach().expand(len(popularity))[popularity].tensor_split(3)
-    return [histogram("Learned keep rates", "keep rate", dict(zip(("rare", "middling", "popular"), thirds)))]
+    counts = [0, 1, 2, 4, 8, 16]
+    bounds = model.tightness(Rows.of(data.validation.targets.fold_in), counts)
+    return [
+        histogram("Learned keep rates", "keep rate", dict(zip(("rare", "middling", "popular"), thirds))),
+        curves("Bound of validation users", "extra masks V", counts, "negative bound, nats", {"SIVAE": bounds}),
+    ]
 
 
 # Section 3.3 and Liang et al. 2018: 600 tanh units, 200 latent, dropout .5, Adam 1e-3, batch 500, beta from 0 to 1 over
