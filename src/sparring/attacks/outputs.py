@@ -1,5 +1,6 @@
 """What an attack reads from a model: logits, whatever object they come in."""
 
+import math
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ def logits_of(outputs: Any) -> Tensor:
 class Logits(nn.Module):
     """A model that returns bare logits divided by a temperature, for tools that expect a tensor.
 
+    An ensemble's members are divided one by one, before their softmax outputs are averaged.
+
     Example:
         >>> import torch
         >>> net = torch.nn.Linear(2, 3)
@@ -34,7 +37,7 @@ class Logits(nn.Module):
 
     Args:
         model: returns logits or an object with `.logits`.
-        temperature: divides the logits; predictions stay the same.
+        temperature: divides the logits; a single model's predictions stay the same.
     """
 
     def __init__(self, model: nn.Module, temperature: float = 1.0) -> None:
@@ -44,8 +47,11 @@ class Logits(nn.Module):
         self.training = model.training
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits = logits_of(self.model(inputs))
-        return logits if self.temperature == 1 else logits / self.temperature
+        outputs = self.model(inputs)
+        members = getattr(outputs, "members", None)
+        if self.temperature != 1 and isinstance(members, Tensor) and members.dim() == 3:
+            return (members / self.temperature).log_softmax(2).logsumexp(1) - math.log(members.shape[1])
+        return logits_of(outputs) / self.temperature
 
 
 @torch.no_grad()

@@ -164,5 +164,11 @@ class AutoAttack:
             seed=self.seed,
             version=self.version if self.attacks is None else "custom",
         )
-        found, _ = runner.run_standard_evaluation(inputs.detach(), targets, batch_size=self.batch_size)
-        return found.to(inputs)
+        with torch.no_grad():
+            classes = logits_of(model(inputs[:1])).shape[1]
+        for targeted in (runner.apgd_targeted, runner.fab):  # they try nine wrong classes, however many there are
+            targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
+        devices = [inputs.device] if inputs.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # it seeds torch's global generator
+            found, _ = runner.run_standard_evaluation(inputs.detach(), targets, batch_size=self.batch_size)
+        return torch.as_tensor(found).to(inputs)
