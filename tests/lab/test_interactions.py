@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 
 from sparring.lab.data.interactions import implicit_feedback, read_interactions, strong_split
-from sparring.lab.data.ratings import Ratings, read_ratings
+from sparring.lab.data.rating_formats import Ratings
+from sparring.lab.data.ratings import read_ratings
 
 LOG = [(1, 10, 5.0), (1, 20, 3.0), (2, 10, 4.0), (3, 30, 1.0)]
 NATIVE = {
@@ -58,8 +59,9 @@ def test_netflix_and_million_song_and_adjacency(tmp_path: Path) -> None:
     (netflix / "mv_0000007.txt").write_text("7:\n1488844,3,2005-09-06\n822109,5,2005-05-13\n")
     (netflix / "mv_0000008.txt").write_text("8:\n822109,1,2005-05-13\n")
     assert triples(read_ratings(netflix)) == [(822109, 7, 5.0), (822109, 8, 1.0), (1488844, 7, 3.0)]
-    (songs / "train_triplets.txt").write_text("b80344\tSOAKIM\t2\nb80344\tSOAPDE\t1\n")
-    assert triples(read_ratings(songs)) == [("b80344", "SOAKIM", 2.0), ("b80344", "SOAPDE", 1.0)]
+    (songs / "train_triplets.txt").write_text("b80344\tSOAKIM\t2\nb80344\tSOAPDE\t1\nc00001\tSOOTHER\t0\n")
+    plays = implicit_feedback(read_ratings(songs), min_rating=1, min_user_items=1)
+    assert (plays.users.tolist(), plays.items.tolist()) == (["b80344"], ["SOAKIM", "SOAPDE"])
     (lists / "train.txt").write_text("0 5 6\n1 5\n")
     (lists / "test.txt").write_text("0 7\n")
     likes = implicit_feedback(read_ratings(lists), min_user_items=1)

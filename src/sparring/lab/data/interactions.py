@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from .ratings import Ratings, read_ratings
+from .rating_formats import Ratings
+from .ratings import read_ratings
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def implicit_feedback(
             f"no interaction is left with min_rating={min_rating}, min_user_items={min_user_items}, "
             f"min_item_users={min_item_users}; lower them"
         )
+    if ratings.names is not None:
+        users, items = ratings.names[0][users], ratings.names[1][items]
     return Interactions(matrix, users, items)
 
 
