@@ -4,4 +4,4 @@ Adding a task: write the file, add its name here, done. `sparring.lab.task` says
 example to copy.
 """
 
-MODULES: tuple[str, ...] = ("sequences", "recsys")
+MODULES: tuple[str, ...] = ("sequences", "recsys", "ensembles", "attention")
