@@ -9,7 +9,7 @@ from pathlib import Path
 from .errors import DataError
 from .files import Folder, as_folder
 from .records import Texts
-from .tables import class_of, integers, rows
+from .tables import class_of, integers, rows, some
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 BARE_ENTITY = re.compile(r"(?<!&)#(\d{2,4});")  # the publisher lost the ampersands of "&#39;"
@@ -42,7 +42,7 @@ def ag_news(
         raise DataError(f"ag_news has no split {split!r}; use 'train', 'test' or 'sample'")
     texts = [f"{head} {body}" if title and head else body for _, _, head, body in found]
     labels = integers([label for _, label, _, _ in found])
-    return Texts([tidied(text) for text in texts] if tidy else texts, None, labels, CLASSES)
+    return some(Texts([tidied(text) for text in texts] if tidy else texts, None, labels, CLASSES), name)
 
 
 def tidied(text: str) -> str:

@@ -21,7 +21,16 @@ AGENT = {"User-Agent": "sparring-data", "Accept-Encoding": "identity"}
 
 
 class Dropped(Exception):
-    """A failure of the line or the server that another attempt may mend."""
+    """A failure of the line or the server that another attempt may mend.
+
+    Args:
+        reason: What happened.
+        validator: The server's name for the version whose first bytes were received, if it gave one.
+    """
+
+    def __init__(self, reason: str, validator: str | None = None) -> None:
+        super().__init__(reason)
+        self.validator = validator
 
 
 def sha256_of(path: Path) -> str:
@@ -103,6 +112,7 @@ def _attempts(
             validator = _request(url, sink, to, validator, sha256 is not None, progress, timeout)
         except Dropped as error:
             reasons.append(f"{url}: {error}")
+            validator = error.validator or validator
             continue
         sink.flush()
         os.fsync(sink.fileno())
@@ -136,6 +146,7 @@ def _request(
         request.add_header("Range", f"bytes={start}-")
         if validator:
             request.add_header("If-Range", validator)
+    keep: str | None = None
     try:
         with urllib.request.urlopen(request, timeout=timeout) as reply:
             if reply.status != 206 or not str(reply.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
@@ -148,9 +159,9 @@ def _request(
             free = shutil.disk_usage(to.parent).free
             if total is not None and total - start > free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            got = _copy(reply, sink, to.name, start, total, progress)
             etag = reply.headers.get("ETag")
             keep = etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified")
+            got = _copy(reply, sink, to.name, start, total, progress)
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416:  # the part is as long as the file, or longer: let its sum decide, else start over
@@ -159,9 +170,9 @@ def _request(
                 sink.truncate(0)
             raise Dropped(f"HTTP {error.code} {error.reason}") from error
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise Dropped(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        raise Dropped(str(getattr(error, "reason", error)) or type(error).__name__, keep) from error
     if total is not None and got != total:
-        raise Dropped(f"the line dropped after {got:,} of {total:,} bytes")
+        raise Dropped(f"the line dropped after {got:,} of {total:,} bytes", keep)
     return keep
 
 
@@ -171,10 +182,7 @@ def _copy(
     while True:
         if progress is not None:
             progress(name, done, total)
-        try:
-            chunk = reply.read1(CHUNK)
-        except http.client.IncompleteRead as error:
-            raise Dropped(f"the line dropped after {done:,} bytes") from error
+        chunk = reply.read1(CHUNK)
         if not chunk:
             sink.flush()
             return done

@@ -10,7 +10,7 @@ import numpy as np
 from .errors import DataError
 from .files import Folder, as_folder
 from .records import Texts
-from .tables import class_of, headed, integers, rows
+from .tables import class_of, headed, integers, rows, some
 
 ENTAILMENT = ("entailment", "not_entailment")
 
@@ -74,7 +74,7 @@ def glue(task: str, split: str = "train", data: Folder | str | Path | None = Non
         if not hidden:
             labels.append(_label(fields[-1], shape, name, number))
     values = integers([int(v) for v in labels]) if shape.classes else np.array(labels, dtype=np.float64)
-    return Texts(first, second if shape.second else None, None if hidden else values, shape.classes)
+    return some(Texts(first, second if shape.second else None, None if hidden else values, shape.classes), name)
 
 
 def _label(text: str, shape: Task, file: str, line: int) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from .errors import DataError
 from .files import Folder, as_folder
 from .records import Texts
-from .tables import class_of, integers, rows
+from .tables import class_of, integers, rows, some
 
 CLASSES = ("entailment", "neutral", "contradiction")
 MULTINLI = {"train": "train", "matched": "dev_matched", "mismatched": "dev_mismatched"}
@@ -45,7 +45,7 @@ def parse_jsonl(
         found[0].append(values[0])
         found[1].append(values[1])
         found[2].append(class_of(values[2], labels, file, number))
-    return Texts(found[0], found[1], integers(found[2]), CLASSES)
+    return some(Texts(found[0], found[1], integers(found[2]), CLASSES), file)
 
 
 def snli(split: str = "train", data: Folder | str | Path | None = None) -> Texts:
@@ -104,7 +104,7 @@ def snli_plain(split: str = "dev", data: Folder | str | Path | None = None) -> T
         found[0].append(first)
         found[1].append(second)
         found[2].append(class_of(label, order, name, number))
-    return Texts(found[0], found[1], integers(found[2]), CLASSES)
+    return some(Texts(found[0], found[1], integers(found[2]), CLASSES), name)
 
 
 def _known(name: str, split: str, splits: tuple[str, ...]) -> None:

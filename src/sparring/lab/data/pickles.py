@@ -1,7 +1,7 @@
 """Pickles without pickle: a reader that can build plain values and uint8 arrays, and cannot run anything.
 
-Python's own unpickler calls whatever a file names. This one has no such instruction: a name outside a list of four is an
-error, and those four only ever mean "a numpy array of bytes" or "bytes".
+Python's own unpickler calls whatever a file names. This one has no such instruction: a name outside a list of five is an
+error, and those five only ever mean "a numpy array of bytes" or "bytes".
 """
 
 import pickletools
@@ -17,7 +17,8 @@ NAMES = {
     ("numpy._core.multiarray", "_reconstruct"): "array",
     ("numpy", "ndarray"): "ndarray",
     ("numpy", "dtype"): "dtype",
-    ("_codecs", "encode"): "encode",  # how Python 3 writes bytes in protocol 2
+    ("_codecs", "encode"): "encode",  # how Python 3 writes bytes in protocol 2,
+    ("__builtin__", "bytes"): "empty",  # and how it writes no bytes
 }
 LITERALS = {
     "BININT BININT1 BININT2 INT LONG LONG1": int,
@@ -32,7 +33,7 @@ MARK = object()
 
 @dataclass
 class _Name:
-    """One of the four permitted names."""
+    """One of the five permitted names."""
 
     means: str
 
@@ -201,6 +202,8 @@ def _made(means: str, arguments: tuple[Any, ...]) -> Any:
         return _Array()
     if means == "dtype" and arguments and arguments[0] in ("u1", b"u1", "|u1", b"|u1"):
         return _Dtype()
+    if means == "empty" and not arguments:
+        return b""
     if means == "encode" and len(arguments) == 2 and arguments[1] in ("latin1", b"latin1"):
         return _expect(arguments[0], str).encode("latin-1")
     raise DataError(f"refused, because it makes a {means} that is not of uint8; only uint8 arrays are read")

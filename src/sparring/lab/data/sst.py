@@ -79,7 +79,10 @@ def trees(split: str = "train", data: Folder | str | Path | None = None) -> list
     if split not in ("train", "dev", "test"):
         raise DataError(f"sst has no split {split!r}; use 'train', 'dev' or 'test'")
     name = f"sst/trees/{split}.txt"
-    return [parse_tree(line, name, number) for number, line in as_folder(data).lines(name) if line.strip()]
+    found = [parse_tree(line, name, number) for number, line in as_folder(data).lines(name) if line.strip()]
+    if not found:
+        raise DataError("holds no tree", name)
+    return found
 
 
 def sst(

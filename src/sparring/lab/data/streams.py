@@ -87,6 +87,9 @@ def unwrap(source: BinaryIO, suffix: str, packed: int, file: object, limit: int 
         ...     stream.read()
         b'hello'
     """
+    if suffix and isinstance(source, io.BufferedReader) and not source.peek(1):
+        source.close()
+        raise DataError("is empty", file)  # gzip would take no bytes at all for an empty file
     inner: BinaryIO = source
     if suffix == ".gz":
         inner = cast(BinaryIO, gzip.GzipFile(fileobj=source))

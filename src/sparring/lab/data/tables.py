@@ -6,6 +6,7 @@ import numpy as np
 
 from .errors import DataError
 from .files import Folder
+from .records import Texts
 
 
 def rows(folder: Folder, name: str, columns: int) -> Iterator[tuple[int, list[str]]]:
@@ -52,6 +53,13 @@ def class_of(text: str, classes: Sequence[str], file: str, line: int) -> int:
         return list(classes).index(text)
     except ValueError:
         raise DataError(f"has the label {text[:40]!r}, expected one of {', '.join(classes)}", file, line) from None
+
+
+def some(texts: Texts, file: str) -> Texts:
+    """The texts, unless there are none: a file that holds no example was cut short, or is another file."""
+    if not len(texts):
+        raise DataError("holds no example", file)
+    return texts
 
 
 def integers(values: Sequence[int]) -> np.ndarray:
