@@ -7,66 +7,80 @@ variational dropout .721 / 5.218, fraternal dropout .720 / 5.121, adversarial dr
 """
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-import sparring as sp
-
+from ..data.idx import mnist
 from ..models.recurrent import SequenceClassifier
-from ..task import Data, Method, Setting, Split, Task, Trainable, Value
+from ..task import Data, Setting, Split, Task, Value
+from .sequences_figures import figures, probe
+from .sequences_methods import METHODS
 
 
-def plain(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """Cross entropy and nothing else."""
-    return sp.Objective(model, sp.cross_entropy)
-
-
-def adversarial(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """The loss at the worst input of an L2 ball."""
-    return sp.recipes.adversarial_training(model, sp.cross_entropy, ball=sp.L2(setting["radius"]))
-
-
-def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """KL to the worst input of an L2 ball, labels unseen."""
-    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), xi=setting["xi"])
-
-
-def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """VAT's ball, with the model differentiating through the opponent's ascent."""
-    return sp.recipes.salt(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), steps=setting["steps"])
+@cache
+def order(length: int) -> Tensor:
+    """The fixed random order of the permuted tasks."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(0))
 
 
 def sequences(images: Tensor, setting: Setting) -> Tensor:
-    """Images (N, height, width) as sequences (N, T, features): `step` pixels at a time, permuted if asked for."""
+    """Images (N, height, width) in [0, 1] as sequences (N, T, features).
+
+    `pool` averages squares of that many pixels first, `step` pixels are read at a time, in a random order if `permuted`.
+    """
+    if setting["pool"] > 1:
+        images = nn.functional.avg_pool2d(images[:, None], setting["pool"])[:, 0]
     flat = images.flatten(1)
     if setting["permuted"]:
-        flat = flat[:, torch.randperm(flat.shape[1], generator=torch.Generator().manual_seed(0))]
+        flat = flat[:, order(flat.shape[1])]
     return flat.unflatten(1, (-1, setting["step"]))
 
 
 def digits(setting: Setting) -> Data:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels: 1,000 to train, 297 to validate, 500 to test."""
     images, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    inputs = sequences(torch.tensor(images, dtype=torch.float32).reshape(-1, 8, 8) / 16, setting)[order]
-    targets = torch.tensor(labels)[order]
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    inputs = sequences(torch.tensor(images, dtype=torch.float32).reshape(-1, 8, 8) / 16, setting)[shuffled]
+    targets = torch.tensor(labels)[shuffled]
     return Data(
         train=Split(inputs[:1000], targets[:1000]),
         validation=Split(inputs[1000:1297], targets[1000:1297]),
         test=Split(inputs[1297:], targets[1297:]),
-        extra={"classes": 10},
+    )
+
+
+@cache
+def read_mnist(folder: Path | None, split: str) -> tuple[Tensor, Tensor]:
+    """MNIST's images in [0, 1] and labels, read once per process."""
+    found = mnist(split, folder)
+    return torch.from_numpy(found.images).float().div_(255), torch.from_numpy(found.labels).long()
+
+
+def mnist_sequences(setting: Setting) -> Data:
+    """MNIST's 60,000 digits, the last 5,000 to validate; `examples` and `tested` above 0 take the first so many only."""
+    if setting.scale == "tiny":
+        return digits(setting)
+    (images, labels), (unseen, answers) = (read_mnist(setting.data, split) for split in ("train", "test"))
+    count, tested = setting["examples"] or 55_000, setting["tested"] or 10_000
+    held = slice(55_000, 55_000 + min(5_000, tested))
+    return Data(
+        train=Split(sequences(images[:count], setting), labels[:count]),
+        validation=Split(sequences(images[held], setting), labels[held]),
+        test=Split(sequences(unseen[:tested], setting), answers[:tested]),
     )
 
 
 def build(setting: Setting, data: Data) -> nn.Module:
     """One LSTM and a linear classifier."""
-    return SequenceClassifier(data.train.inputs.shape[-1], setting["hidden"], data.extra["classes"])
+    return SequenceClassifier(data.train.inputs.shape[-1], setting["hidden"], 10)
 
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
-    """Test error in percent and cross entropy."""
+    """Error in percent and cross-entropy."""
     wrong, loss = 0, 0.0
     for inputs, targets in split.batches(500):
         outputs = model(inputs)
@@ -75,39 +89,48 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     return {"error": 100 * wrong / len(split), "loss": loss / len(split)}
 
 
-METHODS: tuple[Method, ...] = (
-    Method("plain", "cross entropy, no dropout", plain),
-    Method("adversarial_training", "loss at the worst input nearby", adversarial, {"radius": 0.5}),
-    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "xi": 0.1}),
-    Method("salt", "VAT with a differentiated opponent", salt, {"radius": 0.5, "steps": 1}),
-)
-
-# Appendix 4: RMSProp with decay .5, rate 1e-3 annealed to zero over the last 50 epochs, clip 1.
-TRAINING: dict[str, Value] = {
+# Appendix 4: RMSProp with decay .5, rate 1e-3 annealed to zero over the last 50 epochs, clip 1; 100 units, batches of
+# 100 as in the released code. `pool`, `step` and the numbers of examples shorten the sequences at the smaller scales.
+PAPER: dict[str, Value] = {
     "optimiser": "rmsprop",
     "smoothing": 0.5,
     "lr": 1e-3,
     "clip": 1.0,
     "schedule": "linear",
     "decay_from": 0.5,
+    "epochs": 100,
+    "batch": 100,
+    "hidden": 100,
+    "pool": 1,
+    "step": 1,
+    "examples": 0,
+    "tested": 0,
 }
+SMALL: dict[str, Value] = {**PAPER, "epochs": 5, "step": 28, "examples": 10_000}  # a row of 28 pixels at a time
+TINY: dict[str, Value] = {**PAPER, "epochs": 3, "batch": 50, "hidden": 64, "step": 8, "lr": 3e-3}
 
 
-def sequence_task(name: str, summary: str, load: Callable[[Setting], Data], permuted: bool) -> Task:
+def sequence_task(name: str, summary: str, load: Callable[[Setting], Data], permuted: bool, real: bool) -> Task:
     """The same task over other pixels."""
-    tiny: dict[str, Value] = {**TRAINING, "permuted": permuted, "step": 8, "hidden": 32, "batch": 50, "epochs": 3}
+    scales = {"tiny": TINY, **({"small": SMALL, "paper": PAPER} if real else {})}
     return Task(
         name=name,
         summary=summary,
         score="error",
         better="lower",
-        scales={"tiny": tiny},
+        scales={scale: {**values, "permuted": permuted} for scale, values in scales.items()},
         methods=METHODS,
         load=load,
         build=build,
         evaluate=evaluate,
-        paper="Adversarial Dropout for Recurrent Neural Networks, table 1 and appendix 4",
+        figures=figures,
+        probe=probe,
+        paper="Adversarial Dropout for Recurrent Neural Networks (Park et al. 2019), table 1 and appendix 4",
     )
 
 
-TASKS = (sequence_task("sequential-digits", "8 x 8 digits read as a sequence by an LSTM", digits, permuted=False),)
+TASKS = (
+    sequence_task("sequential-digits", "8 x 8 digits read as a sequence by an LSTM", digits, False, False),
+    sequence_task("smnist", "MNIST in scanline order, read by an LSTM", mnist_sequences, False, True),
+    sequence_task("pmnist", "MNIST in a fixed random order, read by an LSTM", mnist_sequences, True, True),
+)
