@@ -112,7 +112,7 @@ def build(setting: Setting, data: Data) -> nn.Module:
     kind, drop = setting["model"], setting["dropout"]
 
     def sivae(layer: Learned) -> SIVAE:
-        return SIVAE(items, layer, extra=setting["extra_masks"], **sizes)
+        return SIVAE(items, layer, extra=setting["extra_masks"], estimator=setting["estimator"], **sizes)
 
     makers = {
         "vae": lambda: VAE(items, dropout=drop, **sizes),
@@ -166,6 +166,7 @@ PAPER: dict[str, Value] = {
     "beta": 1.0,
     "anneal": 1.0,
     "extra_masks": 3,
+    "estimator": "arm",
     "pseudo_users": 500,
     "flow_steps": 2,
     "epochs": 200,
