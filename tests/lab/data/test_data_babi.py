@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ from sparring.lab.data.babi_world import DROPS, GETS, MOVES, PEOPLE, PLACES, THI
 REAL = {1: ("train", "en-10k"), 2: ("train", "en-10k"), 3: ("train", "v1-1")}
 MOVE = re.compile(rf"(\w+) ({'|'.join(sorted(MOVES, key=len, reverse=True))}) to the (\w+)\.")
 HANDLE = re.compile(rf"(\w+) ({'|'.join(GETS + DROPS)}) the (\w+)( there)?\.")
+
+
+@lru_cache
+def both(task: int, folder: Path) -> tuple[list[Story], list[Story]]:
+    """Generated and published stories of a task, as many of the one as of the other."""
+    real = stories(task, REAL[task][0], folder, REAL[task][1])[:400]
+    return generate(task, 5 * len(real), seed=2), real
 
 
 def parsed(text: str) -> list[Story]:
@@ -87,7 +95,7 @@ def test_the_rules_of_the_world_hold(task: int) -> None:
 
 @pytest.mark.parametrize("task", [1, 2, 3])
 def test_a_generated_task_has_the_published_words_answers_and_shape(task: int, data_folder: Path) -> None:
-    real, ours = stories(task, REAL[task][0], data_folder, REAL[task][1]), generate(task, 1000, seed=1)
+    ours, real = both(task, data_folder)
     assert words(ours) == words(real)
     assert {q.answer for q in questions(ours)} == {q.answer for q in questions(real)} == set(PLACES)
     assert {sum(bool(line.answer) for line in story) for story in ours} == {5}
@@ -128,8 +136,7 @@ def test_a_generated_task_is_as_close_to_the_published_one_as_another_sample_of_
     Permutation test over whole stories (questions of one story are not independent), 999 shuffles; real and generated
     stories are exchangeable under the hypothesis that the generator is right.
     """
-    real = stories(task, REAL[task][0], data_folder, REAL[task][1])[:400]
-    ours = generate(task, 5 * len(real), seed=2)
+    ours, real = both(task, data_folder)
     told = [Counter(measure([story])) for story in (*ours, *real)]
     kinds = sorted(set().union(*told))
     table = np.array([[count[kind] for kind in kinds] for count in told])  # (stories, kinds)

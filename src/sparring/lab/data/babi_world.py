@@ -114,7 +114,7 @@ class _World:
         last = {place: i for i, (place, _) in enumerate(trip) if i}  # a place counts by its last visit
         if not last:
             return None
-        place = self.pick(list(last))
+        place = self.pick([place for place, _ in trip if place in last])  # twice visited, twice as likely
         here, before = trip[last[place]], trip[last[place] - 1]
         supports = (self.things[name].event, here[1], before[1])
         return Line(f"Where was the {name} before the {place}?", before[0], supports)
