@@ -8,10 +8,10 @@ from scenes import SCENES, Scene
 from torch import nn
 
 import sparring as sp
-from sparring import recipes
+from sparring import ensembles, recipes
 
 RECURRENT = ("lstm", "seq2seq")
-EVERYWHERE = tuple(name for name in SCENES if name != "learned")
+EVERYWHERE = tuple(name for name in SCENES if name not in ("learned", "ensemble"))
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,17 @@ def _dropout_and_vat(scene: Scene, model: nn.Module, radius: float = 0.5, weight
     return recipes.adversarial_dropout(model, scene.loss, fraction=0.5, penalty=scene.penalty, weight=weight, terms=also, **options)
 
 
+def _diversity(term: Callable[[float], Any]) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+        return sp.Objective(model, scene.loss, term(weight), **options)
+
+    return build
+
+
+def _per_member(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+    return sp.Objective(model, scene.loss, sp.Term(ensembles.MemberInput(), sp.FastGradient(sp.Linf(radius)), weight=weight), **options)
+
+
 METHODS = (
     Method("noise", _noise, label_free=True),
     Method("adversarial_training", _additive(recipes.adversarial_training, divergence=False)),
@@ -117,6 +128,10 @@ METHODS = (
     Method("vat-scores", _at_scores(recipes.vat), ("transformer",), label_free=True),
     Method("salt-scores", _at_scores(recipes.salt, start=1e-2), ("transformer",), label_free=True),
     Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
+    Method("adp", _diversity(lambda w: ensembles.ADP(2 * w, 0.5 * w)), ("ensemble",), ball=None),
+    Method("deg", _diversity(ensembles.DEG), ("ensemble",), ball=None),
+    Method("trs", _diversity(lambda w: ensembles.TRS(40 * w, 2.5 * w, steps=2, bounds=None)), ("ensemble",), ball=None),
+    Method("adversarial_training-member", _per_member, ("ensemble",), ball=sp.Linf),
     Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
     Method("learnable_bernoulli-disarm", _learned(estimator=sp.DisARM()), ("learned",), ball=None),
     Method("learnable_bernoulli-loo", _learned(estimator=sp.LeaveOneOut(3)), ("learned",), ball=None),

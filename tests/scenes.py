@@ -167,11 +167,18 @@ def _learned() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), rows[0], nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.2), rows[1], nn.Linear(8, 3))
 
 
+def _ensemble() -> nn.Module:
+    """Three networks tied by priority dropout."""
+    nets = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)) for _ in range(3)]
+    return sp.ensembles.Ensemble(nets, head="4", dropout=sp.ensembles.LaplacePriorityDropout(gamma=50.0))
+
+
 SCENES = {
     scene.name: scene
     for scene in (
         Scene("mlp", _mlp, _features, sp.cross_entropy, sp.kl, "0", "5"),
         Scene("learned", _learned, _features, sp.cross_entropy, sp.kl, "0", "3"),
+        Scene("ensemble", _ensemble, _features, sp.cross_entropy, sp.kl, "members.*.body.0", "members.*.head"),
         Scene("convnet", ConvNet, _pixels, sp.cross_entropy, sp.kl, "stem", "dropout"),
         Scene("lstm", TextClassifier, _tokens, sp.cross_entropy, sp.kl, "embedding", "head"),
         Scene("transformer", Encoder, _keywords, sp.cross_entropy, sp.kl, "embedding", "layers.layers.1.linear1"),

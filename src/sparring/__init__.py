@@ -1,6 +1,6 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
-from . import estimators, nn, recipes
+from . import ensembles, estimators, nn, recipes
 from .balls import L2, Linf
 from .calls import perturbed_call
 from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
@@ -43,6 +43,7 @@ __all__ = [
     "Words",
     "binary_cross_entropy",
     "cross_entropy",
+    "ensembles",
     "estimators",
     "js",
     "kl",
