@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.estimators import antithetic
 from sparring.nn import BernoulliDropout
 
 
@@ -53,17 +52,12 @@ def test_integrated_over_u_the_objective_has_the_true_gradient(
     x, y = torch.randn(3, 2, dtype=torch.float64), torch.randn(3, 1, dtype=torch.float64)
     objective = sp.recipes.learnable_bernoulli(model, per_example_square, estimator=estimator)
     current: list[Tensor] = []
-    monkeypatch.setattr(antithetic, "uniforms_given", lambda logits, masks: [u.expand(3, 2) for u in current])
 
-    def forced(layer: BernoulliDropout, index: int) -> Any:
-        def draw(input: Tensor) -> Tensor:
-            mask = (current[index] < torch.sigmoid(layer.logits)).to(input.dtype).expand(3, 2)
-            return mask / layer.keep if layer.rescale else mask
-
-        return draw
+    def chosen(index: int) -> Any:
+        return lambda input: current[index].expand(3, 2)
 
     for index, layer in enumerate((first, second)):
-        monkeypatch.setattr(layer, "draw", forced(layer, index))
+        monkeypatch.setattr(layer, "uniform", chosen(index))
     keep = torch.sigmoid(first.logits).detach()
     axes = []
     for k in range(4):

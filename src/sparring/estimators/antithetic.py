@@ -38,10 +38,15 @@ class ARM:
         return along_batch(first - second, uniforms) * (uniforms - 0.5)
 
     def gradient(
-        self, logits: Sequence[Tensor], masks: Sequence[Tensor], losses: Tensor, evaluate: Evaluate
+        self,
+        logits: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        losses: Tensor,
+        evaluate: Evaluate,
+        uniforms: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """See `Estimator.gradient`; calls `evaluate` once."""
-        uniforms = uniforms_given(logits, masks)
+        uniforms = uniforms_given(logits, masks) if uniforms is None else uniforms
         other = evaluate(mirrored(logits, uniforms))
         return [self.combine(a, u, other, losses) for a, u in zip(logits, uniforms, strict=True)]
 

@@ -26,7 +26,12 @@ class Enumerate:
     limit: int = 12
 
     def gradient(
-        self, logits: Sequence[Tensor], masks: Sequence[Tensor], losses: Tensor, evaluate: Evaluate
+        self,
+        logits: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        losses: Tensor,
+        evaluate: Evaluate,
+        uniforms: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """See `Estimator.gradient`; calls `evaluate` once per mask."""
         sizes = [z[0].numel() for z in masks]

@@ -14,7 +14,12 @@ class Estimator(Protocol):
     """Anything that turns one sample of the masks and its losses into gradients for the logits."""
 
     def gradient(
-        self, logits: Sequence[Tensor], masks: Sequence[Tensor], losses: Tensor, evaluate: Evaluate
+        self,
+        logits: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        losses: Tensor,
+        evaluate: Evaluate,
+        uniforms: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """Gradients of each example's expected loss with respect to each of its units' logits.
 
@@ -23,6 +28,8 @@ class Estimator(Protocol):
             masks: a sample of the masks, zeros and ones, batch first.
             losses: the per-example losses `(B,)` under that sample.
             evaluate: losses under other masks.
+            uniforms: the u that made the masks by `z = 1[u < sigmoid(logits)]`, where they are known; an estimator that
+                needs them draws them given the masks otherwise.
 
         Returns:
             One tensor a layer, shaped as its mask. Units that share a logit are to be summed, examples averaged.

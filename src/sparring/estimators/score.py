@@ -32,7 +32,12 @@ class Reinforce:
             raise ValueError(f"baseline={self.baseline!r} is unknown; give a number or 'batch'")
 
     def gradient(
-        self, logits: Sequence[Tensor], masks: Sequence[Tensor], losses: Tensor, evaluate: Evaluate | None = None
+        self,
+        logits: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        losses: Tensor,
+        evaluate: Evaluate | None = None,
+        uniforms: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """See `Estimator.gradient`; never calls `evaluate`."""
         if isinstance(self.baseline, str):
@@ -68,7 +73,12 @@ class LeaveOneOut:
             raise ValueError(f"samples={self.samples} leaves no other sample for a baseline; use at least 2")
 
     def gradient(
-        self, logits: Sequence[Tensor], masks: Sequence[Tensor], losses: Tensor, evaluate: Evaluate
+        self,
+        logits: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        losses: Tensor,
+        evaluate: Evaluate,
+        uniforms: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """See `Estimator.gradient`; calls `evaluate` `samples - 1` times."""
         draws = [list(masks)] + [sample(logits, masks) for _ in range(self.samples - 1)]

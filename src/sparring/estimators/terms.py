@@ -5,32 +5,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparring.estimators.antithetic import ARM
+from sparring.estimators.masks import LearnedMask, draw_of
 from sparring.estimators.sampling import Estimator, surrogate
 from sparring.nn import BernoulliDropout, ConcreteDropout, Consumers, GaussianDropout, dropout_kl, find_consumers
 from sparring.penalties import full_precision
-from sparring.sites import Mask, Slot, Visit
+from sparring.sites import Slot
 from sparring.sites.matching import match
-from sparring.sites.site import Undo
 
 if TYPE_CHECKING:
     from sparring.step import Step
 
 Weights = Mapping[str, Tensor | Sequence[Tensor]]
-
-
-@dataclass(frozen=True)
-class LearnedMask(Mask):
-    """The masks of `BernoulliDropout` layers only, whatever other dropout the model has."""
-
-    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        return match(model, self.glob, lambda m: isinstance(m, BernoulliDropout), "BernoulliDropout")
-
-    def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
-        module.guided = True  # type: ignore[assignment]
-        return super().install(name, module, visit)
 
 
 @dataclass(frozen=True)
@@ -40,6 +28,7 @@ class LearnedRates:
     The clean pass has drawn the masks and trains the model; the estimator asks for the loss under other masks, in
     passes without a graph that start at the first learnable dropout and repeat every other random number.
 
+    >>> from torch import nn
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Linear(2, 4), sp.nn.BernoulliDropout(4), nn.Linear(4, 2))
     >>> objective = sp.Objective(model, sp.cross_entropy, LearnedRates())
@@ -64,9 +53,10 @@ class LearnedRates:
     joint: bool = False
     name: str = "rates"
 
-    @property
-    def site(self) -> LearnedMask:
-        return LearnedMask(self.at)
+    site: LearnedMask = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "site", LearnedMask(self.at))
 
     @property
     def sites(self) -> tuple[LearnedMask, ...]:
@@ -86,14 +76,17 @@ class LearnedRates:
         if not learning:
             return None
         assert step.losses is not None
+        slots = [slot for slot, _ in learning]
         attached = [full_precision(layer.units.place(layer.logits, slot.value)) for slot, layer in learning]
+        draws = [draw_of(slot.value) for slot in slots]
         seen: list[Tensor] = []
 
         def evaluate(masks: list[Tensor]) -> Tensor:
             placed = {}
             for (slot, layer), mask, logits in zip(learning, masks, attached):
                 placed[slot.name] = mask / torch.sigmoid(logits) if layer.rescale else mask
-            losses = step.loss(step.run({self.site: placed}, graph="none"))
+            with self.site.repeating(step.slots(self.site)):
+                losses = step.loss(step.run({self.site: placed}, graph="none"))
             seen.append(losses)
             return credited(losses)
 
@@ -101,10 +94,16 @@ class LearnedRates:
             return losses.sum().expand_as(losses) if self.joint else losses
 
         with torch.no_grad():
-            masks = [(slot.value != 0).to(a.dtype) for (slot, _), a in zip(learning, attached)]
+            masks = [
+                (s.value != 0 if d[1].rescale else s.value).to(a.dtype) for s, d, a in zip(slots, learning, attached)
+            ]
+            known = [draw.uniform for draw in draws if draw is not None]
             losses = credited(step.losses.detach())
-            gradients = self.estimator.gradient([a.detach() for a in attached], masks, losses, evaluate)
-            gradients = [g if s.valid is None else g * s.valid for g, (s, _) in zip(gradients, learning)]
+            fixed = [a.detach() for a in attached]
+            gradients = self.estimator.gradient(
+                fixed, masks, losses, evaluate, known if len(known) == len(slots) else None
+            )
+            gradients = [g if s.valid is None else g * s.valid for g, s in zip(gradients, slots)]
         means = {f"keep/{slot.name}": layer.keep.detach().mean() for slot, layer in learning}
         tried = torch.stack(seen or [step.losses.detach()])  # (masks tried, B)
         step.note(self.name, penalty=tried.mean(), unperturbed=(~tried.isfinite()).sum(), **means)
@@ -124,6 +123,7 @@ class LearnedRates:
 class DropoutKL:
     """Charge the KL of learned dropout from its prior, divided by the size of the data set.
 
+    >>> from torch import nn
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Linear(2, 4), sp.nn.ConcreteDropout(), nn.Linear(4, 2))
     >>> objective = sp.Objective(model, sp.cross_entropy, DropoutKL(prior_scale=1.0, dataset_size=1000))

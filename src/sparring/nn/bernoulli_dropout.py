@@ -77,19 +77,24 @@ class BernoulliDropout(_DropoutNd):
         """The mean drop rate as a float, for tools that read a dropout's `p`."""
         return 1.0 - float(self.keep.detach().mean())
 
-    def logits_for(self, input: Tensor) -> Tensor:
-        """The logits laid along the unit axis, broadcastable to a mask for this input."""
-        return self.units.place(self.logits, input)
+    def uniform(self, input: Tensor) -> Tensor:
+        """Fresh uniforms, one for each entry of a mask for this input, in at least float32."""
+        dtype = torch.promote_types(self.logits.dtype, torch.float32)
+        return torch.rand(self.units.shape(input), device=input.device, dtype=dtype)
+
+    def multiplier(self, uniform: Tensor, input: Tensor) -> Tensor:
+        """The multiplier that these uniforms stand for: z = 1[u < keep], over keep if rescaled."""
+        keep = torch.sigmoid(self.units.place(self.logits, input).to(uniform.dtype))
+        mask = (uniform < keep).to(input.dtype)
+        return mask / keep.to(input.dtype) if self.rescale else mask
 
     def draw(self, input: Tensor) -> Tensor:
         """The multiplier for this input, batch first: a fresh mask in training, its mean in evaluation."""
-        keep = torch.sigmoid(self.logits_for(input))
-        shape = self.units.shape(input)
-        if not self.training:
-            mean = torch.ones_like(keep) if self.rescale else keep
-            return mean.to(input.dtype).expand(shape)
-        mask = (torch.rand(shape, device=input.device, dtype=keep.dtype) < keep).to(input.dtype)
-        return mask / keep.to(input.dtype) if self.rescale else mask
+        if self.training:
+            return self.multiplier(self.uniform(input), input)
+        keep = torch.sigmoid(self.units.place(self.logits, input))
+        mean = torch.ones_like(keep) if self.rescale else keep
+        return mean.to(input.dtype).expand(self.units.shape(input))
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training and not self.guided and self.logits.requires_grad and torch.is_grad_enabled():
