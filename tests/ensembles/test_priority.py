@@ -255,3 +255,19 @@ def test_the_published_ceiling():
     assert float(
         torch.cat(LaplacePriorityDropout(gamma=0.0).keep_rates([torch.rand(1, 4)] * 2)).max()
     ) == pytest.approx(0.977)
+
+
+def test_crowded_bins_are_kept_less_as_equation_four_says():
+    """The paper's text says the opposite of its equation; two bins at the same distance tell them apart."""
+    own, near, far = [0.55] * 6, [0.15] * 4, [0.95]
+    features = [torch.tensor([own + near + far]), torch.tensor([own + near + far])]
+    rates = LaplacePriorityDropout(gamma=20.0).keep_rates(features)[0][0]
+    assert rates[0] == pytest.approx(0.977)  # the member's priority
+    assert rates[6] < rates[10] < rates[0]  # four units at distance .4 against one at distance .4
+
+
+def test_the_lowest_rate_is_beta_not_the_mean():
+    features = [torch.rand(200, 50, generator=torch.Generator().manual_seed(k)) * 3 for k in range(3)]
+    rates = torch.cat(LaplacePriorityDropout(gamma=1e6).keep_rates(features), 1)
+    assert rates.min() == pytest.approx(0.127)
+    assert rates.mean() > 0.127 + 0.01
