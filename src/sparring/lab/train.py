@@ -75,11 +75,11 @@ class Session:
     settled: bool = True  # no gradients are waiting for an update: a checkpoint can be taken
 
     def __post_init__(self) -> None:
+        if self.setting["batch"] < 1 or self.setting["epochs"] < 0 or self.setting["accumulate"] < 1:
+            raise LabError("batch and accumulate must be at least 1, and epochs at least 0")
         self.batch_size = self.setting["batch"] * self.accelerator.num_processes
         self.per_epoch = max(1, len(self.data.train) // self.batch_size)
         self.total = self.per_epoch * self.setting["epochs"]
-        if self.setting["batch"] < 1 or self.setting["epochs"] < 0 or self.setting["accumulate"] < 1:
-            raise LabError("batch and accumulate must be at least 1, and epochs at least 0")
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
 
@@ -188,6 +188,8 @@ def train(
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             if session.settled and not objective.update_each_loss:
                 session.update()
+            if session.settled:
+                session.update.schedule.step()
             p.seconds += time.process_time() - started
             p.add(losses, dict(objective.diagnostics))
             after_batch()

@@ -7,7 +7,7 @@
 >>> rates = []
 >>> for _ in range(4):
 ...     rates.append(update.optimiser.param_groups[0]["lr"])
-...     update()
+...     update(); update.schedule.step()
 >>> [round(rate, 3) for rate in rates]
 [0.5, 1.0, 1.0, 0.5]
 """
@@ -69,7 +69,10 @@ def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaL
 
 
 class Update:
-    """Average the gradients over the processes, clip, step, schedule, clear: everything between two backward passes."""
+    """Average the gradients over the processes, clip, step, clear: everything between two backward passes.
+
+    `schedule` counts batches (accumulated ones as one), however many updates a method makes on each.
+    """
 
     def __init__(self, model: nn.Module, setting: Setting, total: int, accelerator: Accelerator) -> None:
         self.model, self.clip, self.accelerator = model, setting["clip"], accelerator
@@ -82,7 +85,6 @@ class Update:
         if self.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimiser.step()
-        self.schedule.step()
         self.optimiser.zero_grad(set_to_none=True)
 
     def agree(self) -> None:

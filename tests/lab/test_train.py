@@ -1,0 +1,192 @@
+"""The loop against the same training written out by hand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sparring as sp
+from sparring.lab.errors import Diverged
+from sparring.lab.registry import task
+from sparring.lab.run import execute, prepare
+from sparring.lab.run_folder import read_metrics
+from sparring.lab.task import DEFAULTS, Data, Method, Setting, Split, Task
+from sparring.lab.train import Session, train
+from sparring.lab.train_updates import make_optimiser, make_schedule
+
+X = torch.linspace(-1, 1, 48).reshape(12, 4)
+Y = torch.arange(12) % 3
+
+
+def toy(objective, **settings: object) -> Session:
+    """A session on twelve examples, outside the registry."""
+    from accelerate import Accelerator
+
+    values = {**DEFAULTS, "batch": 4, "epochs": 2, "optimiser": "sgd", "lr": 0.1, "momentum": 0.0, **settings}
+    setting = Setting("toy", "m", "tiny", 0, None, values)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    entry = Task(
+        "toy", "", "loss", "lower", {"tiny": {}}, (Method("plain", "", None),), lambda s: None, lambda s, d: None,
+        lambda m, split, s: {"loss": float(sp.cross_entropy(m(split.inputs), split.targets).mean())},
+    )  # fmt: skip
+    data = Data(Split(X, Y), Split(X, Y))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=setting["accumulate"])
+    return Session(entry, setting, data, model, objective(model), accelerator)
+
+
+def by_hand(session: Session, update) -> nn.Linear:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    for epoch in range(session.setting["epochs"]):
+        session.progress.epoch = epoch
+        for index in list(session.batches()):
+            update(model, X[index], Y[index])
+    session.progress.epoch = 0
+    return model
+
+
+def descend(model: nn.Module, rate: float = 0.1) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= rate * parameter.grad
+            parameter.grad = None
+
+
+def test_one_update_per_step() -> None:
+    session = toy(lambda model: sp.Objective(model, sp.cross_entropy))
+
+    def update(model, x, y):
+        nn.functional.cross_entropy(model(x), y).backward()
+        descend(model)
+
+    expected = by_hand(session, update)
+    train(session)
+    assert torch.allclose(session.model.weight, expected.weight, atol=1e-7)
+
+
+class Twice:
+    """Two losses a step, the second at the weights the first left behind if asked for."""
+
+    diagnostics: dict[str, float] = {}  # noqa: RUF012
+
+    def __init__(self, model: nn.Module, each: bool) -> None:
+        self.model, self.update_each_loss = model, each
+
+    def steps(self, inputs, targets):
+        for factor in (1.0, 0.5):
+            yield factor * nn.functional.cross_entropy(self.model(inputs), targets)
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_several_losses_make_one_update_or_one_each(each: bool) -> None:
+    session = toy(lambda model: Twice(model, each))
+
+    def update(model, x, y):
+        for factor in (1.0, 0.5):
+            (factor * nn.functional.cross_entropy(model(x), y)).backward()
+            if each:
+                descend(model)
+        if not each:
+            descend(model)
+
+    expected = by_hand(session, update)
+    train(session)
+    assert torch.allclose(session.model.weight, expected.weight, atol=1e-7)
+
+
+def test_accumulation_is_the_mean_over_batches() -> None:
+    session = toy(lambda model: sp.Objective(model, sp.cross_entropy), accumulate=3)
+    expected = nn.Linear(4, 3)
+    torch.manual_seed(0)
+    expected = nn.Linear(4, 3)
+    for _ in range(2):
+        nn.functional.cross_entropy(expected(X), Y).backward()  # three batches of four are all twelve examples
+        descend(expected)
+    train(session)
+    assert torch.allclose(session.model.weight, expected.weight, atol=1e-6)
+
+
+def test_clipping_bounds_the_whole_gradient() -> None:
+    session = toy(
+        lambda model: sp.Objective(model, lambda o, t: 1e4 * sp.cross_entropy(o, t)), clip=0.5, epochs=1, batch=12
+    )
+    before = [p.detach().clone() for p in session.model.parameters()]
+    train(session)
+    moved = torch.cat([(b - a.detach()).flatten() for a, b in zip(session.model.parameters(), before, strict=True)])
+    assert moved.norm() == pytest.approx(0.1 * 0.5, rel=1e-4)
+
+
+def test_a_diverging_run_says_so() -> None:
+    session = toy(lambda model: sp.Objective(model, lambda o, t: sp.cross_entropy(o, t) * float("inf")))
+    with pytest.raises(Diverged, match="the loss is inf at epoch 1, batch 1"):
+        train(session)
+
+
+def test_early_stopping_waits_for_its_patience() -> None:
+    session = toy(lambda model: sp.Objective(model, lambda o, t: -sp.cross_entropy(o, t)), patience=2, epochs=50)
+    train(session)
+    assert session.progress.best_epoch == 1
+    assert session.progress.epoch == 3
+
+
+def test_bf16_runs_the_model_in_bf16_and_keeps_the_weights_in_float32() -> None:
+    seen = []
+    session = toy(lambda model: sp.Objective(model, sp.cross_entropy), precision="bf16", epochs=1)
+    session.model.register_forward_hook(lambda module, inputs, output: seen.append((module.training, output.dtype)))
+    train(session)
+    assert {dtype for training, dtype in seen if training} == {torch.bfloat16}
+    assert session.model.weight.dtype == torch.float32
+
+
+def test_free_at_updates_after_each_loss(tmp_path: Path) -> None:
+    session = toy(
+        lambda model: sp.recipes.free_at(model, sp.cross_entropy, ball=sp.L2(0.1), steps=3), epochs=1, batch=12
+    )
+    steps = []
+    session.update.optimiser.register_step_post_hook(lambda *_: steps.append(1))
+    train(session)
+    assert len(steps) == 3
+    assert session.update.schedule.last_epoch == 1
+
+
+def test_passes_and_diagnostics_are_recorded(tmp_path: Path) -> None:
+    execute(task("sequential-digits").setting("vat", overrides={"epochs": 1, "hidden": 24}), tmp_path)
+    (line,) = read_metrics(tmp_path)
+    assert line["passes_per_step"] == 5  # clean, one look at the gradient, perturbed; two backward
+    assert line["diagnostics"]["FastGradient@input/norm"] == pytest.approx(0.5, rel=1e-3)
+    assert len(line["losses"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"schedule": "constant"}, [1, 1, 1, 1]),
+        ({"schedule": "linear", "lr_end": 0.5}, [1, 0.875, 0.75, 0.625]),
+        ({"schedule": "linear", "decay_from": 0.5}, [1, 1, 1, 0.5]),
+        ({"schedule": "cosine"}, [1, 0.853553, 0.5, 0.146447]),
+        ({"schedule": "exponential", "lr_decay": 0.5}, [1, 0.5, 0.25, 0.125]),
+    ],
+)
+def test_schedules(settings: dict[str, object], expected: list[float]) -> None:
+    setting = Setting("t", "m", "tiny", 0, None, {**DEFAULTS, "lr": 1.0, "optimiser": "sgd", **settings})
+    optimiser = make_optimiser(nn.Linear(1, 1), setting)
+    schedule = make_schedule(optimiser, setting, 4)
+    seen = []
+    for _ in range(4):
+        seen.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    assert seen == pytest.approx(expected, abs=1e-6)
+
+
+def test_evaluation_leaves_noise_and_mode_alone() -> None:
+    from sparring.lab.train import score
+
+    session = prepare(task("sequential-digits").setting("variational_dropout", overrides={"hidden": 24}))
+    session.model.train()
+    state = torch.get_rng_state()
+    score(session, "test")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert session.model.training
