@@ -1,6 +1,6 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
-from . import ensembles, estimators, nn, recipes
+from . import attacks, ensembles, estimators, metrics, nn, recipes
 from .balls import L2, Linf
 from .calls import perturbed_call
 from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
@@ -41,12 +41,14 @@ __all__ = [
     "Term",
     "WordDirections",
     "Words",
+    "attacks",
     "binary_cross_entropy",
     "cross_entropy",
     "ensembles",
     "estimators",
     "js",
     "kl",
+    "metrics",
     "nn",
     "perturbed_call",
     "predict",
