@@ -12,7 +12,7 @@ from sparring.nn import recurrent_native, recurrent_plain
 from sparring.nn.native.build import library
 from sparring.nn.recurrent_composite import GATES, composite
 from sparring.nn.recurrent_function import INPUTS, recurrence
-from sparring.nn.recurrent_projection import shared_projections
+from sparring.nn.recurrent_projection import rows_of, shared_projections
 from sparring.nn.recurrent_steps import Steps
 
 KERNELS = ["plain", "native"]
@@ -173,7 +173,7 @@ def test_shared_projections_change_no_number_and_notice_changes(kernel: str) -> 
     steps, tensors = Steps.of([4] * 5), arguments("lstm", [4] * 5, 3, 8, torch.float32)
     alone = recurrence("lstm", steps, *tensors)
     store: dict = {}
-    with shared_projections(store):
+    with shared_projections(store), rows_of(tensors[0]):
         for _ in range(3):
             together = recurrence("lstm", steps, *tensors)
             for a, b in zip(alone, together):

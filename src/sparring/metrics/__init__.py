@@ -6,41 +6,70 @@ from sparring.metrics.audit_report import Audit, Check
 from sparring.metrics.calibration import Reliability, expected_calibration_error, reliability
 from sparring.metrics.certified import Certificate, certified_radius, certify
 from sparring.metrics.correlation import kendall, pearson
+from sparring.metrics.diversity import GradientDiversity, ambiguity, gradient_diversity, pairwise_disagreement
+from sparring.metrics.dropout_theory import Exact, Regularisers, exact_adversary, masks_within, regularisers
 from sparring.metrics.ranking import RankingReport, evaluate_ranking, ndcg_at_k, recall_at_k
 from sparring.metrics.robustness import RobustAccuracy, Sweep, attack_table, robust_accuracy, sweep
 from sparring.metrics.segmentation import Confusion, mean_iou
+from sparring.metrics.subnetworks import (
+    Answer,
+    Decomposition,
+    Subnetworks,
+    ask,
+    decompose,
+    dropout_decomposition,
+    mean_adversarial_mask,
+    subnetwork_accuracies,
+)
 from sparring.metrics.uncertainty import PAvgPU, patch_pavgpu, pavgpu, predictive_entropy, threshold_grid
 
 __all__ = [
     "Agreement",
+    "Answer",
     "Audit",
     "Certificate",
     "Check",
     "Confusion",
+    "Decomposition",
+    "Exact",
     "Explanation",
+    "GradientDiversity",
     "PAvgPU",
     "RankingReport",
+    "Regularisers",
     "Reliability",
     "RobustAccuracy",
+    "Subnetworks",
     "Sweep",
     "agreement",
+    "ambiguity",
+    "ask",
     "attack_table",
     "audit",
     "certified_radius",
     "certify",
+    "decompose",
+    "dropout_decomposition",
     "evaluate_ranking",
+    "exact_adversary",
     "expected_calibration_error",
     "explain",
+    "gradient_diversity",
     "kendall",
+    "masks_within",
+    "mean_adversarial_mask",
     "mean_iou",
     "ndcg_at_k",
+    "pairwise_disagreement",
     "patch_pavgpu",
     "pavgpu",
     "pearson",
     "predictive_entropy",
     "recall_at_k",
+    "regularisers",
     "reliability",
     "robust_accuracy",
+    "subnetwork_accuracies",
     "sweep",
     "threshold_grid",
 ]

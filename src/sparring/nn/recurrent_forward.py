@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from .recurrent_function import recurrence
+from .recurrent_projection import rows_of
 from .recurrent_steps import Steps
 
 Masks = Tensor | Sequence[Tensor | None]
@@ -94,7 +95,7 @@ class _Network:
         if all(m is None or m.shape[0] == 1 for m in masks):
             return self._fused(masks, input, state)
         rows = (input.transpose(0, 1) if batch_first else input).reshape(length * batch, -1)
-        output, last = self._ours(rows, [batch] * length, state, masks)
+        output, last = self._ours(rows, input, [batch] * length, state, masks)
         output = output.view(length, batch, -1)
         return output.transpose(0, 1) if batch_first else output, last
 
@@ -110,13 +111,15 @@ class _Network:
         if all(m is None or m.shape[0] == 1 for m in masks):
             output, last = self._fused(masks, data, state, sizes)
         else:
-            output, last = self._ours(data, sizes.tolist(), state, masks)
+            output, last = self._ours(data, data, sizes.tolist(), state, masks)
         if back is not None:
             last = _each(last, lambda s: s.index_select(1, back))
         return PackedSequence(output, sizes, order, back), last
 
-    def _ours(self, rows: Tensor, sizes: list[int], state: State, masks: list[Tensor | None]) -> tuple[Tensor, State]:
-        """Layer by layer, direction by direction, on flat rows; at least in float32, also under autocast."""
+    def _ours(
+        self, rows: Tensor, source: Tensor, sizes: list[int], state: State, masks: list[Tensor | None]
+    ) -> tuple[Tensor, State]:
+        """Layer by layer, direction by direction, on the flat rows of `source`; at least in float32, also under autocast."""
         module, dtype = self.module, rows.dtype
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         h0, c0 = state if isinstance(state, tuple) else (state, state)
@@ -132,7 +135,8 @@ class _Network:
                     b_ih, b_hh = biases or (None, None)
                     mask = None if mask is None else mask.to(wide).expand(h0.shape[1], -1)
                     first = h0[at].to(wide), c0[at].to(wide)
-                    out, h, c = recurrence(_KINDS[module.mode], steps, rows, w_ih, b_ih, w_hh, b_hh, *first, mask)
+                    with rows_of(None if layer else source):  # deeper inputs change with the masks below
+                        out, h, c = recurrence(_KINDS[module.mode], steps, rows, w_ih, b_ih, w_hh, b_hh, *first, mask)
                     outputs.append(out)
                     last.append((h, c))
                 rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)

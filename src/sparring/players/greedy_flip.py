@@ -18,8 +18,8 @@ class GreedyFlip:
     """Adversarial dropout: flip mask entries greedily by their influence on the divergence, in K rounds (eq. 7-9).
 
     >>> import sparring as sp
-    >>> sp.GreedyFlip(sp.Flips(0.03), rounds=2)
-    GreedyFlip(ball=Flips(fraction=0.03, rows=False), rounds=2, start='flip', paper_algorithm=False, rescale=True, through_scale=False)
+    >>> sp.GreedyFlip(sp.Flips(0.03), rounds=2)  # doctest: +ELLIPSIS
+    GreedyFlip(ball=Flips(fraction=0.03, rows=False), rounds=2, start='flip', restarts=1, ...)
 
     The base mask is where the clean pass's multiplier is not zero: all ones, or the sampled mask if the site drew one. The
     influence map is the gradient of the summed divergence by the relaxed mask; no parameter gradient is computed for it.
@@ -29,6 +29,8 @@ class GreedyFlip:
         rounds: K: the influence map is taken anew K times, the budget grows with the rounds.
         start: "flip" flips one random entry first, because at the base mask itself a divergence has no slope; "base" starts
             there all the same, for models whose other noise differs between the passes; a 0/1 tensor starts at that mask.
+        restarts: random starts; the best answer of each example counts. The first flip decides in which direction the output is
+            pushed, so a few starts come much nearer to the exact worst mask than one (see the paper's page in the docs).
         paper_algorithm: Algorithm 1 to the letter: one flip over the budget, and flips of negative gain.
         rescale: divide a mask by its share of active entries, so that its mean is one.
         through_scale: let the influence map see that divisor too instead of treating it as a constant.
@@ -39,6 +41,7 @@ class GreedyFlip:
     ball: Flips
     rounds: int = 1
     start: Literal["flip", "base"] | Tensor = "flip"
+    restarts: int = 1
     paper_algorithm: bool = False
     rescale: bool = True
     through_scale: bool = False
@@ -46,6 +49,8 @@ class GreedyFlip:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"GreedyFlip(rounds={self.rounds}): at least one round")
+        if self.restarts < 1:
+            raise ValueError(f"GreedyFlip(restarts={self.restarts}): at least one start")
         if isinstance(self.start, Tensor):
             if not bool(((self.start == 0) | (self.start == 1)).all()):
                 raise ValueError("GreedyFlip(start=...): a start mask holds zeros and ones only")
@@ -69,22 +74,42 @@ class GreedyFlip:
 
     def respond(self, game: Game) -> Response:
         bases = [base_mask(slot) for slot in game.slots]
+        masks, good = self._climb(game, bases)
+        if self.restarts > 1:
+            reached = self._value(game, masks)
+            for _ in range(self.restarts - 1):
+                others, sound_ones = self._climb(game, bases)
+                rival = self._value(game, others)
+                better = sound_ones & (~good | (rival > reached))
+                masks = [_where(better, other, mask) for other, mask in zip(others, masks, strict=True)]
+                good, reached = good | sound_ones, torch.where(better, rival, reached)
+        flips = torch.stack([self.ball.count(m, b).float().mean() for m, b in zip(masks, bases, strict=True)])
+        values = [_where(good, self.multiplier(mask), slot.value) for mask, slot in zip(masks, game.slots, strict=True)]
+        return Response(values, ~good, {"flips": flips.mean()}, backward_passes=self.rounds * self.restarts)
+
+    def _climb(self, game: Game, bases: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """K rounds from one start (eq. 9): the masks, and for which examples (B,) every influence map was sound."""
         masks = [self._first(base, slot) for base, slot in zip(bases, game.slots, strict=True)]
         budgets = [self._budgets(mask, base, slot) for mask, base, slot in zip(masks, bases, game.slots, strict=True)]
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
         for k in range(self.rounds):
             payoff, influence = self.influence(game, masks)
             good = good & sound(influence, game.slots)
             if k == 0 and all(map(torch.equal, masks, bases)):
                 good = good & _apart(payoff)
-            flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
             masks = [
                 flip(mask, base, im, budget[k], slot.valid)
                 for mask, base, im, budget, slot in zip(masks, bases, influence, budgets, game.slots, strict=True)
             ]
-        flips = torch.stack([self.ball.count(m, b).float().mean() for m, b in zip(masks, bases, strict=True)])
-        values = [_kept(good, self.multiplier(mask), slot) for mask, slot in zip(masks, game.slots, strict=True)]
-        return Response(values, ~good, {"flips": flips.mean()}, backward_passes=self.rounds)
+        return masks, good
+
+    def _value(self, game: Game, masks: Sequence[Tensor]) -> Tensor:
+        """What masks reach (B,); one number for all where they share a mask."""
+        with torch.no_grad():
+            payoff = game.payoff([self.multiplier(mask) for mask in masks])
+        shared = game.batch > 1 and any(len(mask) == 1 for mask in masks)
+        return payoff.mean().expand_as(payoff) if shared else payoff
 
     def influence(self, game: Game, masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The payoff (B,) at masks and the influence map: its gradient by the relaxed masks (eq. 7)."""
@@ -94,12 +119,13 @@ class GreedyFlip:
 
     def _first(self, base: Tensor, slot: Slot) -> Tensor:
         if isinstance(self.start, Tensor):
-            if torch.broadcast_shapes(self.start.shape, base.shape) != base.shape:
+            try:
+                return self.start.to(base).expand_as(base).clone()
+            except RuntimeError as error:
                 raise ValueError(
                     f"GreedyFlip(start=...): a start mask of shape {tuple(self.start.shape)} does not fit {slot.name}, "
                     f"which takes {tuple(base.shape)}"
-                )
-            return self.start.to(base).expand_as(base).clone()
+                ) from error
         if self.start == "base":
             return base
         one = torch.ones((), dtype=torch.long, device=base.device)
@@ -139,8 +165,8 @@ def _apart(payoff: Tensor) -> Tensor:
     return apart
 
 
-def _kept(good: Tensor, multiplier: Tensor, slot: Slot) -> Tensor:
-    """The adversarial multiplier where the influence map was sound, the clean one elsewhere."""
-    if multiplier.shape[0] == 1 and len(good) > 1:
-        return multiplier if bool(good.any()) else slot.value[:1].to(multiplier)
-    return torch.where(good.view(-1, *(1,) * (multiplier.dim() - 1)), multiplier, slot.value.to(multiplier))
+def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` for the chosen examples (B,), `old` for the rest; a mask that all examples share goes by the majority."""
+    if len(new) == 1 and len(chosen) > 1:
+        return new if bool(chosen.double().mean() > 0.5) else old[:1].to(new)
+    return torch.where(chosen.view(-1, *(1,) * (new.dim() - 1)), new, old.to(new))

@@ -92,7 +92,7 @@ def fraternal_dropout(
 def adversarial_dropout(
     model: nn.Module, loss: Loss, at: str | Site = "**", fraction: float = 0.03, rounds: int = 1,
     start: Literal["flip", "base"] | Tensor = "flip", penalty: Penalty = js, weight: Weight = 1.0, detach_clean: bool = False,
-    share_noise: bool = True, keep: float = 1.0, paper_algorithm: bool = False, through_scale: bool = False,
+    share_noise: bool = True, keep: float = 1.0, restarts: int = 1, paper_algorithm: bool = False, through_scale: bool = False,
     terms: Sequence[Playable] = (), **options: Any,
 ) -> Objective:  # fmt: skip
     """Adversarial dropout (Park et al. 2019; eq. 4-9): keep the network near itself under the worst dropout mask.
@@ -119,13 +119,14 @@ def adversarial_dropout(
         detach_clean: the clean prediction is a constant target (text, language models) or not (sequential MNIST).
         share_noise: all other noise is the same in both passes.
         keep: keep rate of the base mask: 1.0 is its expectation, less samples it.
+        restarts: random starts of which the best counts, see `GreedyFlip`.
         paper_algorithm: Algorithm 1 to the letter, see `GreedyFlip`.
         through_scale: differentiate through the masks' normaliser too.
         terms: further terms that share the clean pass.
         options: passed to `Objective`.
     """
     player = GreedyFlip(
-        Flips(fraction, rows=isinstance(at, RecurrentWeights)), rounds, start, paper_algorithm, through_scale=through_scale
+        Flips(fraction, rows=isinstance(at, RecurrentWeights)), rounds, start, restarts, paper_algorithm, through_scale=through_scale
     )
     term = Term(mask_site(at, keep), player, penalty, weight, share_noise, detach_clean, name="AdD")
     return Objective(model, loss, term, *terms, **options)
