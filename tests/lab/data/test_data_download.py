@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -204,6 +205,21 @@ def test_a_full_disk_leaves_no_file(server: Server, tmp_path: Path, monkeypatch:
         with pytest.raises(DataError, match="no space left"):
             fetch(server.url, tmp_path / "other.bin", SHA)
     assert whole(fetch(server.url, tmp_path / "set.bin", SHA))
+
+
+def test_a_write_the_system_refuses_leaves_no_file_and_is_resumed(server: Server, tmp_path: Path) -> None:
+    """A real refusal by the kernel, half-way: files may not grow past 200 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(DataError, match=r"set.bin: cannot be written \(File too large\)"):
+            fetch(server.url, tmp_path / "set.bin", SHA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "set.bin").exists()
+    assert 0 < (tmp_path / "set.bin.part").stat().st_size <= 200_000
+    assert whole(fetch(server.url, tmp_path / "set.bin", SHA))
+    assert server.asked[1].startswith("bytes=")
 
 
 class Free:

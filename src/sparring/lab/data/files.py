@@ -146,18 +146,22 @@ class Folder:
                     if name not in seen:
                         seen.add(name)
                         yield name, self.read(name)
+        inside = "/".join(parts) + "/"
         for depth in range(len(parts), -1, -1):
-            prefix = "/".join(parts[:depth])
+            prefix = "".join(part + "/" for part in parts[:depth])
             for archive in _archives(self.root.joinpath(*parts[:depth])):
+                packed = archive.stat().st_size
                 for member, opened in entries(archive):
-                    name = f"{prefix}/{member}" if prefix else member
-                    if name in seen or not name.startswith("/".join(parts) + "/"):
+                    name = prefix + member
+                    if not name.startswith(inside) or name in seen:
                         continue
                     seen.add(name)
-                    with unwrap(
-                        opened(), wrapper(member), archive.stat().st_size, f"{archive}/{member}", WHOLE
-                    ) as stream:
-                        yield name.removesuffix(wrapper(member)), stream.read()
+                    with blame(f"{archive}/{member}"):
+                        if not wrapper(member):
+                            yield name, opened().read()
+                            continue
+                        with unwrap(opened(), wrapper(member), packed, f"{archive}/{member}", WHOLE) as stream:
+                            yield name.removesuffix(wrapper(member)), stream.read()
         if not seen:
             raise MissingData(missing(under, self.root))
 

@@ -5,7 +5,6 @@ import gzip
 import io
 import lzma
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import BinaryIO, cast
 
 from .errors import DataError, blame
@@ -74,8 +73,7 @@ def wrapper(name: str) -> str:
         >>> wrapper("train.txt.xz"), wrapper("train.txt")
         ('.xz', '')
     """
-    suffix = PurePosixPath(name).suffix
-    return suffix if suffix in WRAPPERS else ""
+    return next((end for end in WRAPPERS if name.endswith(end)), "")
 
 
 def unwrap(source: BinaryIO, suffix: str, packed: int, file: object, limit: int = LIMIT) -> io.BufferedReader:
