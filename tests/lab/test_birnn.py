@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sparring.lab.models.birnn import Encoder, PairSequence, SingleSequence
 from sparring.penalties import kl, symmetric_kl
@@ -38,6 +40,24 @@ def test_an_empty_row_is_the_bias_of_the_head_and_gives_finite_gradients(kind):
     torch.testing.assert_close(logits[0], model.head.bias)
     logits.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_the_recurrent_encoder_equals_torchs_bidirectional_layer_on_packed_sequences(kind):
+    torch.manual_seed(0)
+    encoder = Encoder(3, 8, kind).double()
+    theirs = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](3, 4, batch_first=True, bidirectional=True).double()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            source = encoder.back if name.endswith("_reverse") else encoder.ahead
+            parameter.copy_(getattr(source, name.removesuffix("_reverse")))
+    lengths = torch.tensor([5, 2, 1])
+    vectors = torch.randn(3, 5, 3, dtype=torch.double)
+    states, summary = encoder(vectors, torch.arange(5) < lengths[:, None])
+    output, last = theirs(pack_padded_sequence(vectors, lengths, batch_first=True))
+    last = last[0] if kind == "lstm" else last
+    torch.testing.assert_close(states, pad_packed_sequence(output, batch_first=True)[0])
+    torch.testing.assert_close(summary, torch.cat([last[0], last[1]], -1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

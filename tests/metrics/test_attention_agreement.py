@@ -49,7 +49,7 @@ def test_blocks_do_not_change_kendall(monkeypatch):
 def by_hand(network, sentence, definition):
     """Importance of one unpadded sentence, with the model written out and the attention detached where the definition says so."""
     vectors = network.embedding(sentence[None]).detach().requires_grad_()
-    states, _ = network.encoder.rnn(vectors)
+    states, _ = network.encoder(vectors, torch.ones(1, len(sentence)).bool())
     layer = network.attention
     weights = layer.compare(torch.tanh(layer.project(states))).squeeze(-1).softmax(-1)
     if definition == "probability":

@@ -162,7 +162,7 @@ def test_a_padded_batch_equals_the_single_sentences(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_encoder_runs_once(name):
     model, calls = build(), []
-    model.encoder.rnn.register_forward_hook(lambda *_: calls.append(1))
+    model.encoder.ahead.register_forward_hook(lambda *_: calls.append(1))
     RECIPES[name](model, sp.cross_entropy, epsilon=EPSILON)(TOKENS, TARGETS).backward()
     assert len(calls) == 1
 

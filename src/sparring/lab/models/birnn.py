@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ...nn.attention import AdditiveAttention, ScaledDotAttention
 
@@ -45,27 +44,35 @@ class Encoder(nn.Module):
             self.windows = nn.ModuleList(nn.Conv1d(size, part, width, padding=width // 2) for width in (1, 3, 5, 7))
         else:
             recurrent = nn.LSTM if kind == "lstm" else nn.GRU
-            self.rnn = recurrent(size, part, batch_first=True, bidirectional=True)
+            self.ahead = recurrent(size, part, batch_first=True)
+            self.back = recurrent(size, part, batch_first=True)
 
     def forward(self, vectors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """States (zero on padding) and summary of `vectors`; `valid` (B, T) is True on the real words, which come first."""
         return self._convolve(vectors, valid) if self.kind == "cnn" else self._recur(vectors, valid)
 
     def _recur(self, vectors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        lengths = valid.sum(1)
-        # Packing keeps the backward direction off the padding; a length of 0 cannot be packed and is masked below.
-        packed = pack_padded_sequence(vectors, lengths.clamp_min(1).cpu(), batch_first=True, enforce_sorted=False)
-        output, last = self.rnn(packed)
-        states, _ = pad_packed_sequence(output, batch_first=True, total_length=vectors.shape[1])
-        last = last[0] if self.kind == "lstm" else last  # (2, B, features / 2)
-        empty = (lengths == 0)[:, None]
-        return states * valid.unsqueeze(-1), torch.cat([last[0], last[1]], -1).masked_fill(empty, 0.0)
+        # Each direction runs over a dense batch whose padding comes last, so it cannot reach the valid states. Packed
+        # sequences give the same numbers through a kernel whose backward pass is two to five times slower on a CPU.
+        lengths, time = valid.sum(1, keepdim=True), torch.arange(valid.shape[1], device=valid.device)
+        turned = torch.where(time < lengths, lengths - 1 - time, time)  # (B, T): the valid part read from its end
+        ahead, _ = self.ahead(vectors)
+        back, _ = self.back(_pick(vectors, turned))
+        states = torch.cat([ahead, _pick(back, turned)], -1) * valid.unsqueeze(-1)
+        last = (lengths - 1).clamp_min(0)
+        summary = torch.cat([_pick(ahead, last), _pick(back, last)], -1).squeeze(1)
+        return states, summary.masked_fill(lengths == 0, 0.0)
 
     def _convolve(self, vectors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         inside = (vectors * valid.unsqueeze(-1)).transpose(1, 2)
         states = torch.cat([window(inside) for window in self.windows], 1).relu().transpose(1, 2)
         states = states * valid.unsqueeze(-1)  # after the relu nothing is below 0, so padding never is the maximum
         return states, states.amax(1)
+
+
+def _pick(states: Tensor, index: Tensor) -> Tensor:
+    """Rows `index` (B, n) of the sequences (B, T, d)."""
+    return states.gather(1, index.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
 
 def _attention(kind: Comparison, features: int, query_features: int | None) -> nn.Module:
