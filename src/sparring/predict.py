@@ -11,6 +11,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .calls import call
 from .penalties import full_precision
+from .randomness import devices_of
+from .replay import Tape, recording, replaying
 from .step import logits_of
 
 
@@ -31,6 +33,10 @@ class Prediction:
     samples: Tensor | None = None
 
 
+def _draws(module: nn.Module) -> bool:
+    return isinstance(module, _DropoutNd) or hasattr(module, "draw")
+
+
 @contextmanager
 def stochastic(model: nn.Module) -> Iterator[None]:
     """Dropout draws, everything else (batch norm) evaluates; each module's own mode comes back afterwards."""
@@ -38,7 +44,7 @@ def stochastic(model: nn.Module) -> Iterator[None]:
     try:
         model.eval()
         for module, _ in modes:
-            if isinstance(module, _DropoutNd) or hasattr(module, "draw"):
+            if _draws(module):
                 module.training = True
         yield
     finally:
@@ -53,6 +59,25 @@ def entropy(probabilities: Tensor) -> Tensor:
     (0.0, 0.6931)
     """
     return torch.special.entr(probabilities).sum(-1)
+
+
+def passes(model: nn.Module, inputs: Any, samples: int) -> Iterator[Any]:
+    """Several calls of the model; what runs before the first dropout runs once, if nothing random happens in it."""
+    tape = Tape(frozenset())
+    noisy = [module for module in model.modules() if _draws(module)]
+    closers = [module.register_forward_pre_hook(lambda *_: tape.close()) for module in noisy]
+    try:
+        with recording(model, [tape] if samples > 1 else [], devices_of(model)):
+            first = call(model, inputs)
+    finally:
+        for closer in closers:
+            closer.remove()
+    yield first
+    usable = tape if not tape.open and tape.noise_free else None
+    for _ in range(samples - 1):
+        with replaying(usable, attached=False, noise=False):
+            answer = call(model, inputs)
+        yield answer
 
 
 @torch.no_grad()
@@ -79,8 +104,8 @@ def predict(
     spread: Tensor | None = None
     kept: list[Tensor] = []
     with stochastic(model):
-        for _ in range(samples):
-            probabilities = full_precision(extract(call(model, inputs))).softmax(-1)
+        for answer in passes(model, inputs, samples):
+            probabilities = full_precision(extract(answer)).softmax(-1)
             mean = probabilities if mean is None else mean + probabilities
             spread = entropy(probabilities) if spread is None else spread + entropy(probabilities)
             if keep_samples:
