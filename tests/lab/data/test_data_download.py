@@ -81,10 +81,16 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Quiet(ThreadingHTTPServer):
+    """Says nothing when a client hangs up, which these clients do on purpose."""
+
+    def handle_error(self, *args: object) -> None: ...
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     state = Server()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler(state))
+    http = Quiet(("127.0.0.1", 0), handler(state))
     http.daemon_threads = False
     http.block_on_close = True
     state.url = f"http://127.0.0.1:{http.server_address[1]}/set.bin"
