@@ -157,6 +157,18 @@ def test_a_folder_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
+def test_a_folder_below_that_cannot_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    put(tmp_path, "set/x", b"")
+    monkeypatch.setattr(Path, "is_file", denied)  # what the system answers anyone but root
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+        Folder(tmp_path).read("set/x")
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+        list(Folder(tmp_path).walk("set"))
+
+
 def test_the_data_folder_is_the_argument_then_the_environment_then_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARRING_DATA", "from-environment")
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")

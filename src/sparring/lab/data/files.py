@@ -60,6 +60,10 @@ class Folder:
 
     def find(self, name: str) -> Place | None:
         """Where `name` lies, or None."""
+        with blame(self.root):
+            return self._find(name)
+
+    def _find(self, name: str) -> Place | None:
         parts = PurePosixPath(name).parts
         if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
             raise DataError(f"{name!r} is not a name inside the data folder; use a relative path without '..'")
@@ -138,14 +142,14 @@ class Folder:
         """
         parts = PurePosixPath(under).parts
         seen: set[str] = set()
-        if (base := self.root.joinpath(*parts)).is_dir():
-            for path in sorted(base.rglob("*")):
-                if path.is_file() and not is_archive(path.name):
-                    name = path.relative_to(self.root).as_posix()
-                    name = name.removesuffix(wrapper(name))
-                    if name not in seen:
-                        seen.add(name)
-                        yield name, self.read(name)
+        with blame(self.root):
+            plain = [p for p in sorted(self.root.joinpath(*parts).rglob("*")) if p.is_file() and not is_archive(p.name)]
+        for path in plain:
+            name = path.relative_to(self.root).as_posix()
+            name = name.removesuffix(wrapper(name))
+            if name not in seen:
+                seen.add(name)
+                yield name, self.read(name)
         inside = "/".join(parts) + "/"
         for depth in range(len(parts), -1, -1):
             prefix = "".join(part + "/" for part in parts[:depth])
