@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from data_samples import PACK, SAMPLES, archive, tar_of, write, zip_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sparring.lab.data as data
+from data_samples import PACK, SAMPLES, archive, tar_of, write, zip_of
 from sparring.lab.data import DataError, Folder, MissingData
 from sparring.lab.data import streams as streams_module
 
