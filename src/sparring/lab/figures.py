@@ -8,8 +8,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from ..metrics import calibration
 
 Figure = dict[str, Any]
 Numbers = Sequence[float] | Tensor
@@ -73,24 +74,18 @@ def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = ""
 def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability") -> Figure:
     """Confidence against accuracy in equal-width bins, with the expected calibration error (Guo et al. 2017).
 
+    >>> import torch
     >>> figure = reliability(torch.tensor([[0.85, 0.15], [0.35, 0.65]]), torch.tensor([0, 0]))
     >>> figure["ece"]
     0.4
     """
-    confidence, predicted = probabilities.detach().double().max(-1)
-    right = (predicted == targets).double()
-    place = (confidence * bins).ceil().clamp(1, bins).long() - 1  # bins are (lower, upper]
-    count = torch.bincount(place, minlength=bins)
-    total = count.clamp(min=1)
-    mean_confidence = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence) / total
-    accuracy = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right) / total
-    ece = float((count * (mean_confidence - accuracy).abs()).sum() / max(len(targets), 1))
+    measured = calibration.reliability(probabilities.detach().double(), targets, bins)
     return {
         "kind": "reliability",
         "title": title,
-        "confidence": floats(mean_confidence),
-        "accuracy": floats(accuracy),
-        "count": count.tolist(),
-        "ece": floats(ece),
+        "confidence": floats(measured.confidence.nan_to_num(0.0)),
+        "accuracy": floats(measured.accuracy.nan_to_num(0.0)),
+        "count": measured.counts.tolist(),
+        "ece": floats(measured.ece),
         "note": "",
     }

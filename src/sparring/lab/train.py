@@ -38,7 +38,7 @@ class Progress:
         """Count one batch."""
         self.batch, self.step = self.batch + 1, self.step + 1
         self.losses.append(sum(losses) / len(losses))
-        self.passes += notes.get("backward_passes", len(losses))
+        self.passes += max(notes.get("backward_passes", 0), len(losses))
         for name, value in notes.items():
             if value == value:
                 total = self.notes.setdefault(name, [0.0, 0])
@@ -153,6 +153,7 @@ def score(session: Session, split: str) -> dict[str, float]:
     """The task's figures on a split."""
     chosen = getattr(session.data, split) or session.data.validation
     with undisturbed(session.model), torch.no_grad():
+        torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
         return session.task.evaluate(session.model, chosen, session.setting)
 
 

@@ -4,4 +4,4 @@ Adding a task: write the file, add its name here, done. `sparring.lab.task` says
 example to copy.
 """
 
-MODULES: tuple[str, ...] = ("sequences", "toy", "glue", "recsys", "ensembles", "attention", "dropouts")
+MODULES: tuple[str, ...] = ("sequences", "toy", "glue", "recsys", "ensembles", "attention", "dropouts", "segmentation")
