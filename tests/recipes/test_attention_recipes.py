@@ -1,6 +1,8 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import sparring as sp
 from sparring import recipes
@@ -238,6 +240,25 @@ def test_empty_and_one_word_rows_train_without_nan(name):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("reading", ["paper", "attached", "per_word", "row_sum"])
+def test_iat_on_a_long_text_makes_no_tensor_of_all_pairs(reading):
+    class Largest(TorchDispatchMode):
+        entries = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            self.entries = max([self.entries, *(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor))])
+            return result
+
+    torch.manual_seed(0)
+    model = SingleSequence(12, 4, 8, encoder="cnn")
+    tokens = torch.randint(1, 12, (2, 800))
+    objective = recipes.attention_iat(model, sp.cross_entropy, at="attention", reading=reading)
+    with Largest() as seen:
+        objective(tokens, TARGETS[:2]).backward()
+    assert seen.entries < 20 * tokens.numel()  # all pairs would be 800 times as many
+
+
 def test_word_at_and_word_iat_perturb_words_but_no_padding(placed):
     model = build()
     word_at = recipes.adversarial_training(model, sp.cross_entropy, at=sp.Words("embedding"), ball=sp.L2(5.0))
@@ -294,6 +315,21 @@ def test_a_hugging_face_bert_trains_the_same_with_both_kernels(name, placed):
             assert (lengths < 1 + 1e-9).all()
             assert (shift[~pairs] == 0).all()
     torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["at", "vat"])
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_gradient_checkpointing_changes_nothing(kernel, name):
+    inputs, found = {"input_ids": TOKENS, "attention_mask": VALID.long()}, []
+    for checkpointing in (False, True):
+        model = bert(kernel).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        objective = RECIPES[name](model, sp.cross_entropy, epsilon=EPSILON)
+        torch.manual_seed(1)
+        objective(inputs, TARGETS).backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_a_ball_per_query_row_on_bert(placed):
