@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import interleave, keep_memory
 from torch import Tensor, nn
 
 import sparring as sp
+from harness import interleave, keep_memory
 from sparring import recipes
 
 D, T, B, CLASSES = 128, 64, 32, 10

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scenes import SCENES, Scene
 from torch import nn
 
 import sparring as sp
+from scenes import SCENES, Scene
 from sparring import ensembles, recipes
 
 RECURRENT = ("lstm", "seq2seq")
@@ -44,7 +44,9 @@ def _additive(recipe: Callable[..., sp.Objective], ball: Callable[[float], Any] 
 
 
 def _noise(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
-    return sp.Objective(model, scene.loss, sp.Term(sp.Output(scene.at), sp.Noise(sp.L2(radius)), scene.penalty, weight), **options)
+    return sp.Objective(
+        model, scene.loss, sp.Term(sp.Output(scene.at), sp.Noise(sp.L2(radius)), scene.penalty, weight), **options
+    )
 
 
 def _r_drop(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
@@ -52,7 +54,9 @@ def _r_drop(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any)
     return recipes.r_drop(model, scene.loss, penalty=penalty, **options)
 
 
-def _two_terms(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+def _two_terms(
+    scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any
+) -> sp.Objective:
     early = sp.Term(sp.Output(scene.at), sp.PGD(sp.L2(radius), start=1e-2), scene.penalty, weight)
     late = sp.Term(sp.Output(scene.late), sp.FastGradient(sp.L2(radius)), weight=weight)
     return sp.Objective(model, scene.loss, early, late, **options)
@@ -88,9 +92,13 @@ def _masks(recipe: Callable[..., sp.Objective], divergence: bool = True, **fixed
     return build
 
 
-def _dropout_and_vat(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
+def _dropout_and_vat(
+    scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any
+) -> sp.Objective:
     also = recipes.vat(model, scene.loss, at=scene.at, ball=sp.L2(radius), penalty=scene.penalty, weight=weight).terms
-    return recipes.adversarial_dropout(model, scene.loss, fraction=0.5, penalty=scene.penalty, weight=weight, terms=also, **options)
+    return recipes.adversarial_dropout(
+        model, scene.loss, fraction=0.5, penalty=scene.penalty, weight=weight, terms=also, **options
+    )
 
 
 def _diversity(term: Callable[[float], Any]) -> Callable[..., sp.Objective]:
@@ -100,20 +108,31 @@ def _diversity(term: Callable[[float], Any]) -> Callable[..., sp.Objective]:
     return build
 
 
-def _per_member(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
-    return sp.Objective(model, scene.loss, sp.Term(ensembles.MemberInput(), sp.FastGradient(sp.Linf(radius)), weight=weight), **options)
+def _per_member(
+    scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any
+) -> sp.Objective:
+    return sp.Objective(
+        model, scene.loss, sp.Term(ensembles.MemberInput(), sp.FastGradient(sp.Linf(radius)), weight=weight), **options
+    )
 
 
 METHODS = (
     Method("noise", _noise, label_free=True),
     Method("adversarial_training", _additive(recipes.adversarial_training, divergence=False)),
-    Method("adversarial_training-linf", _additive(recipes.adversarial_training, sp.Linf, divergence=False), ball=sp.Linf),
+    Method(
+        "adversarial_training-linf", _additive(recipes.adversarial_training, sp.Linf, divergence=False), ball=sp.Linf
+    ),
     Method("vat", _additive(recipes.vat), label_free=True),
     Method("vat-pgd", _additive(recipes.vat, form="pgd", iterations=2), label_free=True),
     Method("vat-late", _additive(recipes.vat, late=True), label_free=True),
     Method("smart", _additive(recipes.smart, sp.Linf, step_size=0.3, start=1e-2), ball=sp.Linf, label_free=True),
     Method("salt", _additive(recipes.salt, start=1e-2), label_free=True),
-    Method("salt-adam-2", _additive(recipes.salt, sp.Linf, steps=2, update="adam", step_size=0.1, start=1e-2), ball=sp.Linf, label_free=True),
+    Method(
+        "salt-adam-2",
+        _additive(recipes.salt, sp.Linf, steps=2, update="adam", step_size=0.1, start=1e-2),
+        ball=sp.Linf,
+        label_free=True,
+    ),
     Method("salt-finite", _additive(recipes.salt, backend="finite_difference", start=1e-2), label_free=True),
     Method("salt-late", _additive(recipes.salt, late=True, start=1e-2), label_free=True),
     Method("free_lb", _additive(recipes.free_lb, divergence=False)),
@@ -124,7 +143,9 @@ METHODS = (
     Method("attention_noise", _attention(recipes.attention_noise), ("transformer",)),
     Method("attention_at", _attention(recipes.attention_at), ("transformer",)),
     Method("attention_iat", _attention(recipes.attention_iat, reading="row_sum"), ("transformer",)),
-    Method("attention_iat-per_word", _attention(recipes.attention_iat, reading="per_word"), ("transformer",), ball=sp.Linf),
+    Method(
+        "attention_iat-per_word", _attention(recipes.attention_iat, reading="per_word"), ("transformer",), ball=sp.Linf
+    ),
     Method("vat-scores", _at_scores(recipes.vat), ("transformer",), label_free=True),
     Method("salt-scores", _at_scores(recipes.salt, start=1e-2), ("transformer",), label_free=True),
     Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
@@ -135,14 +156,34 @@ METHODS = (
     Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
     Method("learnable_bernoulli-disarm", _learned(estimator=sp.DisARM()), ("learned",), ball=None),
     Method("learnable_bernoulli-loo", _learned(estimator=sp.LeaveOneOut(3)), ("learned",), ball=None),
-    Method("variational_dropout", _masks(recipes.variational_dropout, divergence=False, keep=0.7), RECURRENT, ball=None),
+    Method(
+        "variational_dropout", _masks(recipes.variational_dropout, divergence=False, keep=0.7), RECURRENT, ball=None
+    ),
     Method("expectation_linear", _masks(recipes.expectation_linear, keep=0.7), RECURRENT, ball=None, label_free=True),
     Method("fraternal_dropout", _masks(recipes.fraternal_dropout, keep=0.7), RECURRENT, ball=None, label_free=True),
-    Method("adversarial_dropout", _masks(recipes.adversarial_dropout, fraction=0.5), RECURRENT, ball=None, label_free=True),
-    Method("adversarial_dropout-2", _masks(recipes.adversarial_dropout, fraction=0.5, rounds=2), RECURRENT, ball=None, label_free=True),
-    Method("adversarial_dropout-masks", _masks(recipes.adversarial_dropout, at=sp.Mask(keep=1.0), fraction=0.5), ball=None, label_free=True),
-    Method("adversarial_dropout-weights", _masks(recipes.adversarial_dropout, at=sp.RecurrentWeights(), fraction=0.5), RECURRENT, ball=None,
-           label_free=True),
+    Method(
+        "adversarial_dropout", _masks(recipes.adversarial_dropout, fraction=0.5), RECURRENT, ball=None, label_free=True
+    ),
+    Method(
+        "adversarial_dropout-2",
+        _masks(recipes.adversarial_dropout, fraction=0.5, rounds=2),
+        RECURRENT,
+        ball=None,
+        label_free=True,
+    ),
+    Method(
+        "adversarial_dropout-masks",
+        _masks(recipes.adversarial_dropout, at=sp.Mask(keep=1.0), fraction=0.5),
+        ball=None,
+        label_free=True,
+    ),
+    Method(
+        "adversarial_dropout-weights",
+        _masks(recipes.adversarial_dropout, at=sp.RecurrentWeights(), fraction=0.5),
+        RECURRENT,
+        ball=None,
+        label_free=True,
+    ),
     Method("adversarial_dropout+vat", _dropout_and_vat, RECURRENT, ball=None, label_free=True),
 )
 

@@ -109,11 +109,13 @@ class Scene:
     at: str
     late: str
 
-    def setup(self, dtype: torch.dtype = torch.float64, examples: int = 5, seed: int = 0) -> tuple[nn.Module, Any, Tensor, Any]:
+    def setup(
+        self, dtype: torch.dtype = torch.float64, examples: int = 5, seed: int = 0
+    ) -> tuple[nn.Module, Any, Tensor, Any]:
         torch.manual_seed(seed)
         model = self.model().to(dtype)
         inputs, targets, valid = self.batch(examples)
-        cast = lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x  # noqa: E731
+        cast = lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
         inputs = {k: cast(v) for k, v in inputs.items()} if isinstance(inputs, dict) else cast(inputs)
         return model.train(), inputs, cast(targets), valid
 
@@ -155,7 +157,14 @@ def _numbers(batch: int) -> tuple[Any, Tensor, Any]:
 
 def _mlp() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+        nn.Linear(4, 8),
+        nn.Tanh(),
+        nn.Dropout(0.2),
+        nn.Linear(8, 8),
+        nn.Tanh(),
+        nn.Linear(8, 8),
+        nn.Tanh(),
+        nn.Linear(8, 3),
     )
 
 
@@ -164,7 +173,9 @@ def _learned() -> nn.Module:
     rows = [sp.nn.BernoulliDropout(8, keep=0.7, rescale=True), sp.nn.BernoulliDropout(1, keep=0.8, rescale=True)]
     for row in rows:
         row.guided = True
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), rows[0], nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.2), rows[1], nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Tanh(), rows[0], nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.2), rows[1], nn.Linear(8, 3)
+    )
 
 
 def _ensemble() -> nn.Module:

@@ -27,7 +27,9 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 @KINDS
 @given(batches(), st.floats(1e-6, 100.0))
-def test_projection_is_inside_idempotent_and_zero_on_padding(kind: type, batch: tuple[Tensor, Tensor], radius: float) -> None:
+def test_projection_is_inside_idempotent_and_zero_on_padding(
+    kind: type, batch: tuple[Tensor, Tensor], radius: float
+) -> None:
     x, valid = batch
     ball = kind(radius)
     inside = ball.project(x, valid)

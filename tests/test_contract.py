@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from methods import Method, cases
-from scenes import SCENES, Scene
 from torch import Tensor, nn
 
 import sparring as sp
+from methods import Method, cases
+from scenes import SCENES, Scene
 from sparring.calls import Pass, call
 
 ALL = pytest.mark.parametrize(("method", "scene"), cases())
@@ -106,7 +106,9 @@ def test_batch_norm_statistics_move_on_the_clean_pass_only(method: Method, scene
     model.dropout.p = 0.0
     twin = scene.model().to(torch.float64)
     twin.load_state_dict(model.state_dict())
-    objective = method.build(scene, model, radius=1e-9)  # the moved point of FreeLB's first pass is the clean one, nearly
+    objective = method.build(
+        scene, model, radius=1e-9
+    )  # the moved point of FreeLB's first pass is the clean one, nearly
     loss = objective(*batch)
     call(twin.train(), batch[0])
     loss.backward()
@@ -305,7 +307,12 @@ def test_gradients_accumulate_like_any_loss(method: Method, scene: Scene) -> Non
             if theirs.grad is not None:
                 ours.grad = theirs.grad if ours.grad is None else ours.grad + theirs.grad
     for parameter, expected in zip(model.parameters(), once, strict=True):
-        torch.testing.assert_close(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter), expected, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            parameter.grad if parameter.grad is not None else torch.zeros_like(parameter),
+            expected,
+            rtol=1e-6,
+            atol=1e-9,
+        )
 
 
 @pytest.mark.parametrize(("method", "scene"), cases(lambda m: m.label_free))

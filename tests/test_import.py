@@ -49,7 +49,19 @@ def test_recipes_are_there(name: str) -> None:
 
 
 # each room may import those to its right: lab -> integrations -> recipes -> ... -> nn
-ORDER = ("lab", "integrations", "metrics", "attacks", "recipes", "ensembles", "estimators", "objective", "players", "sites", "nn")
+ORDER = (
+    "lab",
+    "integrations",
+    "metrics",
+    "attacks",
+    "recipes",
+    "ensembles",
+    "estimators",
+    "objective",
+    "players",
+    "sites",
+    "nn",
+)
 
 
 def _room(path: Path) -> str:
@@ -62,7 +74,9 @@ def test_imports_point_one_way() -> None:
         room = _room(path)
         if room not in ORDER:
             continue
-        for node in ast.parse(path.read_text()).body:  # top level: an import inside a function waits until it is asked for
+        for node in ast.parse(
+            path.read_text()
+        ).body:  # top level: an import inside a function waits until it is asked for
             if not isinstance(node, ast.ImportFrom) or not (node.level or (node.module or "").startswith("sparring")):
                 continue
             folder = path.parent

@@ -54,7 +54,7 @@ def test_a_divergence_has_no_slope_at_the_clean_point() -> None:
 def test_bad_input_is_named() -> None:
     objective = recipes.vat(model(), sp.cross_entropy, "0")
     with pytest.raises(ValueError, match="inputs contain NaN"):
-        objective(X.masked_fill(X == X[0, 0], float("nan")), Y)
+        objective(X.masked_fill(X[0, 0] == X, float("nan")), Y)
     with pytest.raises(ValueError, match="batch is empty"):
         objective(X[:0], Y[:0])
     with pytest.raises(ValueError, match="one number for the batch"):
@@ -62,7 +62,9 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="targets are missing"):
         recipes.adversarial_training(model(), sp.cross_entropy, "0")(X)
     with pytest.raises(ValueError, match="token ids cannot be perturbed"):
-        recipes.vat(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3)), sp.cross_entropy)(torch.ones(5, 2).long(), Y)
+        recipes.vat(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3)), sp.cross_entropy)(
+            torch.ones(5, 2).long(), Y
+        )
     with pytest.raises(TypeError, match="an objective takes terms, got L2"):
         sp.Objective(model(), sp.cross_entropy, sp.L2(1.0))
     with pytest.raises(ValueError, match="finite radius"):
@@ -123,7 +125,7 @@ def test_terms_share_one_clean_pass() -> None:
 
 def test_the_sum_of_terms_is_the_sum_of_their_charges() -> None:
     net = model().eval()
-    make = lambda at, weight: sp.Term(sp.Output(at), sp.PGD(sp.L2(0.5), start="uniform"), sp.kl, weight)  # noqa: E731
+    make = lambda at, weight: sp.Term(sp.Output(at), sp.PGD(sp.L2(0.5), start="uniform"), sp.kl, weight)
     objective = sp.Objective(net, sp.cross_entropy, make("0", 0.5), make("1", 2.0))
     loss = objective(X, Y)
     d = objective.diagnostics
@@ -153,7 +155,9 @@ def test_all_padding_rows_and_single_steps_are_fine() -> None:
 
 
 def test_noise_check_runs_every_nth_step() -> None:
-    objective = sp.Objective(model(), sp.cross_entropy, sp.Term(sp.Output("0"), sp.PGD(sp.L2(1.0)), sp.kl, name="t"), measure_noise_every=3)
+    objective = sp.Objective(
+        model(), sp.cross_entropy, sp.Term(sp.Output("0"), sp.PGD(sp.L2(1.0)), sp.kl, name="t"), measure_noise_every=3
+    )
     seen = []
     for _ in range(6):
         objective(X, Y)

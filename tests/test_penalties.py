@@ -32,7 +32,9 @@ def oracle(name: str, a: Tensor, b: Tensor) -> Tensor:
     }[name]()
 
 
-NAMES = pytest.mark.parametrize("name", ["kl", "reverse_kl", "symmetric_kl", "js", "squared_error", "probability_error"])
+NAMES = pytest.mark.parametrize(
+    "name", ["kl", "reverse_kl", "symmetric_kl", "js", "squared_error", "probability_error"]
+)
 
 
 @NAMES
@@ -48,7 +50,9 @@ def test_penalties_average_over_valid_positions(name: str) -> None:
     valid = torch.tensor([[True, True, False, False], [True] * 4, [False] * 4])
     found = getattr(sp, name)(a, b, valid=valid)
     rows = oracle(name, a, b)
-    torch.testing.assert_close(found, torch.stack([rows[0, :2].mean(), rows[1].mean(), torch.zeros((), dtype=torch.float64)]))
+    torch.testing.assert_close(
+        found, torch.stack([rows[0, :2].mean(), rows[1].mean(), torch.zeros((), dtype=torch.float64)])
+    )
 
 
 @NAMES
@@ -94,12 +98,19 @@ def test_cross_entropy_per_example() -> None:
     logits, targets = torch.randn(4, 6, 5), torch.randint(5, (4, 6))
     targets[1, 3:] = -100
     targets[2] = -100
-    expected = [F.cross_entropy(logits[i][targets[i] >= 0], targets[i][targets[i] >= 0]) if i != 2 else torch.zeros(()) for i in range(4)]
+    expected = [
+        F.cross_entropy(logits[i][targets[i] >= 0], targets[i][targets[i] >= 0]) if i != 2 else torch.zeros(())
+        for i in range(4)
+    ]
     torch.testing.assert_close(sp.cross_entropy(logits, targets), torch.stack(expected))
     flat = sp.cross_entropy(logits[:, 0], targets[:, 0], label_smoothing=0.1)
-    torch.testing.assert_close(flat, F.cross_entropy(logits[:, 0], targets[:, 0], reduction="none", label_smoothing=0.1))
+    torch.testing.assert_close(
+        flat, F.cross_entropy(logits[:, 0], targets[:, 0], reduction="none", label_smoothing=0.1)
+    )
     soft = torch.rand(4, 5).softmax(-1)
-    torch.testing.assert_close(sp.cross_entropy(logits[:, 0], soft), F.cross_entropy(logits[:, 0], soft, reduction="none"))
+    torch.testing.assert_close(
+        sp.cross_entropy(logits[:, 0], soft), F.cross_entropy(logits[:, 0], soft, reduction="none")
+    )
 
 
 def test_other_losses_per_example() -> None:

@@ -112,7 +112,13 @@ def test_noise_inside_the_prefix_is_repeated_and_noise_after_it_stays_in_step() 
 
 @pytest.mark.parametrize(("drop_before", "expected"), [(0.0, 1), (0.5, 4)])
 def test_fresh_noise_replays_only_a_prefix_without_noise(drop_before: float, expected: int) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(drop_before) if drop_before else nn.Tanh(), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3))
+    model = nn.Sequential(
+        nn.Linear(4, 8),
+        nn.Dropout(drop_before) if drop_before else nn.Tanh(),
+        nn.Tanh(),
+        nn.Dropout(0.5),
+        nn.Linear(8, 3),
+    )
     runs = counted(model)
     step_of(model, sp.Output("2"), torch.randn(5, 4), share_noise=False)
     assert runs["0"] == expected
@@ -171,7 +177,9 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("at", ["first.0", "second.0", "first.0|second.1", "norm"])
-@pytest.mark.parametrize("recipe", [sp.recipes.vat, sp.recipes.adversarial_training, sp.recipes.salt, sp.recipes.free_lb])
+@pytest.mark.parametrize(
+    "recipe", [sp.recipes.vat, sp.recipes.adversarial_training, sp.recipes.salt, sp.recipes.free_lb]
+)
 def test_gradient_checkpointing_changes_nothing(at: str, recipe: Any) -> None:
     results = []
     for on in (True, False):

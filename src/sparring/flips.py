@@ -68,9 +68,13 @@ class Flips:
             after = " after the random start flip" if spent else ""
             each = "no flip" if rounds == 1 else f"less than one flip in each of {rounds} rounds"
             raise ValueError(f"Flips({self.fraction:g}) leaves {each}{after} at H={size}; {fix}")
-        return [torch.maximum(self.budget(entries, k / rounds), torch.full_like(total, spent + k)) for k in range(1, rounds)] + [total]
+        return [
+            torch.maximum(self.budget(entries, k / rounds), torch.full_like(total, spent + k)) for k in range(1, rounds)
+        ] + [total]
 
-    def flip(self, mask: Tensor, base: Tensor, influence: Tensor, budget: Tensor, valid: Tensor | None = None) -> Tensor:
+    def flip(
+        self, mask: Tensor, base: Tensor, influence: Tensor, budget: Tensor, valid: Tensor | None = None
+    ) -> Tensor:
         """Flip the entries with the largest gain `(1 - 2m) * influence` (eq. 8), within the budget.
 
         Never an entry whose gain is not positive. An entry that is flipped already and gains by going back does so, which

@@ -74,21 +74,27 @@ def test_stackelberg_gradient_equals_brute_force(ball: sp.L2, steps: int, update
 
 @pytest.mark.parametrize(("ball", "steps", "update"), FOLLOWERS)
 @pytest.mark.parametrize("central", [False, True])
-def test_finite_difference_back_end_agrees_with_the_exact_one(ball: sp.L2, steps: int, update: str, central: bool) -> None:
+def test_finite_difference_back_end_agrees_with_the_exact_one(
+    ball: sp.L2, steps: int, update: str, central: bool
+) -> None:
     model = network()
     plain = parameter_gradient(model, loss_of(model, follower(ball, steps, update), sp.kl, 3.0))
     exact = parameter_gradient(model, loss_of(model, follower(ball, steps, update, unroll="autograd"), sp.kl, 3.0))
     player = follower(ball, steps, update, unroll="finite_difference", central=central)
     found = parameter_gradient(model, loss_of(model, player, sp.kl, 3.0))
     assert relative(found, exact) < (1e-6 if central else 1e-4)
-    if relative(plain, exact) > 1e-3:  # where unrolling matters at all, the approximation must be far closer than no unrolling
+    if (
+        relative(plain, exact) > 1e-3
+    ):  # where unrolling matters at all, the approximation must be far closer than no unrolling
         assert relative(found, exact) < 0.01 * relative(plain, exact)
 
 
 def test_unrolling_changes_the_gradient() -> None:
     model = network()
     plain = parameter_gradient(model, loss_of(model, follower(sp.L2(0.25), 2, "normalised"), sp.kl, 3.0))
-    exact = parameter_gradient(model, loss_of(model, follower(sp.L2(0.25), 2, "normalised", unroll="autograd"), sp.kl, 3.0))
+    exact = parameter_gradient(
+        model, loss_of(model, follower(sp.L2(0.25), 2, "normalised", unroll="autograd"), sp.kl, 3.0)
+    )
     assert relative(plain, exact) > 1e-3
 
 
@@ -97,7 +103,9 @@ def test_both_back_ends_agree_when_the_clean_side_is_detached(detach: bool) -> N
     model = network()
     gradients = []
     for unroll in ("autograd", "finite_difference"):
-        player = follower(sp.L2(0.25), 2, "normalised", unroll=unroll, **({"central": True} if unroll != "autograd" else {}))
+        player = follower(
+            sp.L2(0.25), 2, "normalised", unroll=unroll, **({"central": True} if unroll != "autograd" else {})
+        )
         term = sp.Term(sp.Output("0"), player, sp.symmetric_kl, 3.0, detach_clean=detach)
         torch.manual_seed(7)
         gradients.append(parameter_gradient(model, sp.Objective(model, sp.cross_entropy, term)(*data())))
@@ -120,7 +128,9 @@ def test_raises_the_payoff_more_than_noise_of_equal_norm(player: sp.PGD, penalty
     gained, noise = [], []
     for seed in range(8):
         model = network(seed)
-        objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player, penalty, name="t"), measure_noise_every=1)
+        objective = sp.Objective(
+            model, sp.cross_entropy, sp.Term(sp.Output("0"), player, penalty, name="t"), measure_noise_every=1
+        )
         objective(*data(seed))
         gained.append(objective.diagnostics["t/penalty"])
         noise.append(objective.diagnostics["t/noise_penalty"])
@@ -139,11 +149,17 @@ def test_fast_gradient_equals_the_closed_form_on_a_linear_model() -> None:
         return seen["delta"]
 
     gradient = (model(x).softmax(-1) - torch.eye(3, dtype=torch.float64)[y]) @ model.weight
-    for ball, direction in ((sp.L2(0.7), gradient / gradient.norm(dim=1, keepdim=True)), (sp.Linf(0.7), gradient.sign())):
+    for ball, direction in (
+        (sp.L2(0.7), gradient / gradient.norm(dim=1, keepdim=True)),
+        (sp.Linf(0.7), gradient.sign()),
+    ):
         objective = sp.recipes.adversarial_training(model, sp.cross_entropy, ball=ball)
         loss = objective(x, y)
         seen["delta"] = 0.7 * direction
-        expected = sp.cross_entropy(model(x), y).mean() + sp.cross_entropy(sp.perturbed_call(model, {sp.Input(): spy}, x), y).mean()
+        expected = (
+            sp.cross_entropy(model(x), y).mean()
+            + sp.cross_entropy(sp.perturbed_call(model, {sp.Input(): spy}, x), y).mean()
+        )
         torch.testing.assert_close(loss, expected)
 
 

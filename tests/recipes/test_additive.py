@@ -24,7 +24,7 @@ def data(seed: int = 1) -> tuple[Tensor, Tensor]:
 def test_smart_proximal_term_equals_an_explicit_average() -> None:
     """mu * symmetric KL to a copy whose weights follow theta~ <- beta theta~ + (1 - beta) theta after every update."""
     model = network().eval()
-    decay = lambda updates: 0.5 if updates < 2 else 0.9  # noqa: E731
+    decay = lambda updates: 0.5 if updates < 2 else 0.9
     objective = recipes.smart(model, sp.cross_entropy, "0", proximal_weight=0.7, weight=0.0, decay=decay)
     objective.train()
     model.eval()
@@ -75,7 +75,9 @@ def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: py
     objective = recipes.free_lb(model, sp.cross_entropy, "0", sp.L2(0.5), steps=3, step_size=0.3)
     passes: list[Any] = []
     run = sp.calls.Pass.run
-    monkeypatch.setattr(sp.calls.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1])
+    monkeypatch.setattr(
+        sp.calls.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1]
+    )
     if how == "steps":
         losses = []
         for loss in objective.steps(x, y):
@@ -159,7 +161,9 @@ def test_vat_power_iteration_by_hand() -> None:
     clean = model(x)
     (gradient,) = torch.autograd.grad(sp.kl(clean.detach(), model(x + d)).sum(), d)
     moved = model(x + 0.9 * gradient / gradient.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(loss, sp.cross_entropy(clean, y).mean() + 2.0 * sp.kl(clean.detach(), moved).mean(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        loss, sp.cross_entropy(clean, y).mean() + 2.0 * sp.kl(clean.detach(), moved).mean(), rtol=1e-6, atol=1e-9
+    )
 
 
 def test_r_drop_is_two_draws_and_their_distance() -> None:
@@ -187,7 +191,9 @@ def test_source_and_target_embeddings_have_balls_of_their_own() -> None:
     assert objective.diagnostics["PGD@source|target/at_boundary"] == 1.0
 
 
-@pytest.mark.parametrize("recipe", [recipes.vat, recipes.salt, recipes.smart, recipes.adversarial_training, recipes.free_lb, recipes.free_at])
+@pytest.mark.parametrize(
+    "recipe", [recipes.vat, recipes.salt, recipes.smart, recipes.adversarial_training, recipes.free_lb, recipes.free_at]
+)
 def test_a_weight_can_ramp_up(recipe: Any) -> None:
     model = network()
     x, y = data()
@@ -195,5 +201,7 @@ def test_a_weight_can_ramp_up(recipe: Any) -> None:
     weights = []
     for _ in range(2):
         objective(x, y)
-        weights.append(next((v for k, v in objective.diagnostics.items() if k.endswith("/weight") and "proximal" not in k), 0.0))
+        weights.append(
+            next((v for k, v in objective.diagnostics.items() if k.endswith("/weight") and "proximal" not in k), 0.0)
+        )
     assert weights == [0.0, 0.25]

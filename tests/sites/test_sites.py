@@ -19,7 +19,9 @@ def test_globs(glob: str, name: str, fits: bool) -> None:
     assert bool(pattern(glob).fullmatch(name)) == fits
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.4), nn.Dropout1d(0.4), nn.Dropout2d(0.4), nn.Dropout3d(0.4)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(0.4), nn.Dropout1d(0.4), nn.Dropout2d(0.4), nn.Dropout3d(0.4)], ids=lambda m: type(m).__name__
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_watched_dropout_draws_what_torch_draws(layer: nn.Module, training: bool) -> None:
     dims = {"Dropout": 2, "Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}[type(layer).__name__]
@@ -66,7 +68,9 @@ def test_input_by_position_and_keyword() -> None:
 Pair = namedtuple("Pair", "a b")
 
 
-@pytest.mark.parametrize(("result", "index"), [((1, 2), 0), ([1, 2], 1), (Pair(1, 2), 1), ({"a": 1, "b": 2}, "b"), ({"a": 1, "b": 2}, 0)])
+@pytest.mark.parametrize(
+    ("result", "index"), [((1, 2), 0), ([1, 2], 1), (Pair(1, 2), 1), ({"a": 1, "b": 2}, "b"), ({"a": 1, "b": 2}, 0)]
+)
 def test_output_of_containers(result: Any, index: Any) -> None:
     class Contain(nn.Module):
         def forward(self, x: Tensor) -> Any:
@@ -80,7 +84,7 @@ def test_output_of_containers(result: Any, index: Any) -> None:
     clean = model(torch.ones(1, 1))
     moved = sp.perturbed_call(model, {sp.Output("inner", index=index): torch.full((1, 1), 5.0)}, torch.ones(1, 1))
     assert type(moved) is type(clean)
-    values = lambda r: list(r.values()) if isinstance(r, dict) else list(r)  # noqa: E731
+    values = lambda r: list(r.values()) if isinstance(r, dict) else list(r)
     changes = [(b - a).item() for a, b in zip(values(clean), values(moved), strict=True)]
     expected = list(result).index(index) if isinstance(index, str) else index
     assert changes == [5.0 if k == expected else 0.0 for k in range(2)]

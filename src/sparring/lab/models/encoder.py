@@ -44,10 +44,9 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # (B, T, width), (B, 1, 1, T)
-        split = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(self.norm(x)).chunk(3, -1)
-        )
-        mixed = F.scaled_dot_product_attention(*split, attn_mask=mask).transpose(1, 2).flatten(2)
+        parts = self.project(self.norm(x)).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, heads, width / heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
         x = x + self.dropout(self.out(mixed))
         return x + self.dropout(self.feed(self.inner(x)))
 

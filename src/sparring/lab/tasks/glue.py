@@ -192,7 +192,7 @@ PAPER: dict[str, Value] = {
 }
 SMALL: dict[str, Value] = {**PAPER, "examples": 800, "length": 64, "epochs": 3}
 TINY: dict[str, Value] = {
-    **PAPER, "encoder": "scratch", "examples": 1000, "length": 32, "width": 48, "epochs": 10, "lr": 2e-3,
+    **PAPER, "encoder": "scratch", "examples": 400, "length": 32, "width": 32, "epochs": 8, "lr": 3e-3,
 }  # fmt: skip
 
 

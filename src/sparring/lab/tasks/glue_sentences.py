@@ -37,8 +37,8 @@ def statement(draw: random.Random) -> list[str]:
 def generated(task: str, count: int, seed: int) -> Texts:
     """A language of forty words with the questions of RTE, CoLA and STS-B.
 
-    rte: does the first sentence (two statements) contain the second? cola: are the words in order? sts-b: how many words
-    of a statement were exchanged, 5 for none?
+    rte: do both sentences say it happens, or both that it does not? cola: are the words in order? sts-b: how many words of
+    a statement were blotted out, 5 for none?
 
     >>> texts = generated("rte", 4, seed=0)
     >>> len(texts.first), texts.classes
@@ -50,10 +50,9 @@ def generated(task: str, count: int, seed: int) -> Texts:
     for number in range(count):
         said, other = statement(draw), statement(draw)
         if task == "rte":
-            label = number % 2
-            claim = draw.choice((said, other))[:5] if label == 0 else statement(draw)[:5]
-            first.append(" ".join([*said, "and", *other]))
-            second.append(" ".join(claim))
+            label, denied = number % 2, draw.random() < 0.5
+            first.append(" ".join(["never", *said] if denied else said))
+            second.append(" ".join(["never", *said[:5]] if denied == (label == 0) else said[:5]))
         elif task == "cola":
             label = number % 2
             mixed = draw.sample(said, len(said)) if label == 0 else said
@@ -61,8 +60,8 @@ def generated(task: str, count: int, seed: int) -> Texts:
         else:
             places = draw.sample((1, 2, 4, 7, 8), draw.randrange(6))
             first.append(" ".join(said))
-            second.append(" ".join(other[i] if i in places else word for i, word in enumerate(said)))
-            label = 5 - sum(said[i] != other[i] for i in places)
+            second.append(" ".join("something" if i in places else word for i, word in enumerate(said)))
+            label = 5 - len(places)
         labels.append(label)
     classes = {"rte": ("entailment", "not_entailment"), "cola": ("unacceptable", "acceptable")}.get(task, ())
     return Texts(first, second or None, np.array(labels, dtype=np.int64 if classes else np.float64), classes)

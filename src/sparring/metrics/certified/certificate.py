@@ -8,7 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from sparring.metrics.certified.crown import Bounds, Method, Progress, lower_bounds, pieces, tighten
+from sparring.metrics.certified.crown import Bounds, Method, Progress, capacity, lower_bounds, pieces, tighten
 from sparring.metrics.certified.region import Region
 from sparring.metrics.certified.trace import Graph, trace
 
@@ -88,6 +88,10 @@ def certify(
         raise ValueError(
             f"the model's output has shape {(len(inputs), *graph[-1].shape)}; certificates need (B, classes)"
         )
+    if bool(((targets < 0) | (targets >= graph[-1].shape[0])).any()):
+        raise ValueError(
+            f"targets run from {targets.min()} to {targets.max()}; the model has classes 0 to {graph[-1].shape[0] - 1}"
+        )
     radius = torch.as_tensor(epsilon, dtype=inputs.dtype, device=inputs.device).expand(len(inputs))
     margins = []
     examples = _examples(len(inputs), graph, inputs.dtype, memory)
@@ -163,10 +167,6 @@ def _margins(
 ) -> Tensor:
     """Eq. 8 as rows: +1 at the true class, -1 at each other one."""
     classes = graph[-1].shape[0]
-    if bool(((targets < 0) | (targets >= classes)).any()):
-        raise ValueError(
-            f"targets run from {targets.min()} to {targets.max()}; the model has classes 0 to {classes - 1}"
-        )
     unit = torch.eye(classes, dtype=region.centre.dtype, device=region.centre.device)
     others = torch.arange(classes - 1, device=targets.device)[None]
     others = others + (others >= targets[:, None]).long()  # s(j, i) of eq. 8
@@ -191,7 +191,8 @@ def _rows(
 
 
 def _examples(count: int, graph: Graph, dtype: torch.dtype, memory: int) -> list[range]:
-    """Cut the examples so that the bounds of all nodes fit in `memory` too."""
+    """Cut the examples so that the bounds of all nodes fit in `memory`, and one node's rows about fill a piece."""
     each = 4 * sum(prod(node.shape) for node in graph) * torch.empty(0, dtype=dtype).element_size()
-    length = max(1, memory // each)
+    widest = max(prod(node.shape) for node in graph)
+    length = max(1, min(memory // each, capacity(graph, dtype, memory) // widest))
     return [range(start, min(start + length, count)) for start in range(0, count, length)]

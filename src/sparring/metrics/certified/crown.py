@@ -111,21 +111,32 @@ def _relax(row: Tensor, bounds: Bounds, example: Tensor) -> tuple[Tensor, Tensor
 
     The line above joins the end points; the line below is 0 or the identity, whichever leaves the smaller area.
     """
-    lower, upper = bounds
+    lower, upper = (side[example[:1]] for side in bounds) if _alone(example) else bounds
     dead, alive = upper <= 0, lower >= 0
     width = torch.where(dead | alive, torch.ones_like(upper), upper - lower)
     above = torch.where(dead, 0.0, torch.where(alive, 1.0, upper / width)).to(row.dtype)
     below = torch.where(alive, 1.0, torch.where(dead, 0.0, (upper > -lower).to(row.dtype)))
     intercept = torch.where(dead | alive, torch.zeros_like(upper), -lower * above)
     negative = row.clamp(max=0)
+    if _alone(example):  # one set of lines serves all rows: nothing to gather
+        return torch.where(row < 0, above, below) * row, negative.flatten(1) @ intercept.flatten()
     constant = (negative * intercept[example]).flatten(1).sum(1)
-    return row.clamp(min=0) * below[example] + negative * above[example], constant
+    return torch.where(row < 0, above[example], below[example]) * row, constant
+
+
+def _alone(example: Tensor) -> bool:
+    return bool((example == example[0]).all())
+
+
+def capacity(graph: Graph, dtype: torch.dtype, memory: int) -> int:
+    """How many rows may be in flight at once, at least one."""
+    widest = max(prod(node.shape) for node in graph)
+    return max(1, memory // (COPIES * widest * torch.empty(0, dtype=dtype).element_size()))
 
 
 def pieces(rows: int, graph: Graph, dtype: torch.dtype, memory: int) -> list[range]:
     """Cut `rows` rows into runs that need at most about `memory` bytes each."""
-    widest = max(prod(node.shape) for node in graph)
-    length = max(1, memory // (COPIES * widest * torch.empty(0, dtype=dtype).element_size()))
+    length = capacity(graph, dtype, memory)
     return [range(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 

@@ -14,21 +14,23 @@
 #define ROWS 6
 #define DEPTH 512
 
+#define LN2 0.69314718056f
+
 enum { LSTM, GRU, TANH, RELU };
 
 typedef float vec __attribute__((vector_size(32), may_alias));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 
-/* ---- pointwise functions: exp(y) - 1 = 2^n (exp(r) - 1) + (2^n - 1), no cancellation near zero ---- */
+/* ---- pointwise functions: exp(y) - 1 = 2^n (exp(r) - 1) + (2^n - 1) with |r| <= ln(2) / 2, no cancellation near zero ---- */
 
 INLINE float exp_minus_one(float y)
 {
-    y = y < -87.0f ? -87.0f : y;
-    y = y > 88.0f ? 88.0f : y;
-    float n = __builtin_rintf(y * 1.44269504f);
-    float r = y - n * 0.693145752f - n * 1.42860677e-6f;
-    float q = r * (1.0f + r * (1.0f / 2 + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720 + r * (1.0f / 5040)))))));
+    float t = y * (1.0f / LN2);
+    t = t < -60.0f ? -60.0f : t;
+    t = t > 60.0f ? 60.0f : t;
+    float n = __builtin_rintf(t), r = (t - n) * LN2;
+    float q = r * (1.0f + r * (1.0f / 2 + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720))))));
     int32_t bits = ((int32_t)n + 127) << 23;
     float power;
     memcpy(&power, &bits, sizeof power);
@@ -39,7 +41,7 @@ INLINE float sigmoid(float x) { return 1.0f / (2.0f + exp_minus_one(-x)); }
 
 INLINE float hyperbolic(float x)
 {
-    float e = exp_minus_one(2.0f * (x > 40.0f ? 40.0f : x));
+    float e = exp_minus_one(2.0f * x);
     return e / (e + 2.0f);
 }
 
@@ -60,8 +62,12 @@ INLINE void tile(const int rows, long depth, const float *a, long lda, const flo
 {
     vec sum[ROWS][2];
 #pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
         sum[r][0] = sum[r][1] = (vec){0};
+        if (start) /* rows of the projection lie far apart: fetch them while the sums run */
+            __builtin_prefetch(start + r * lds);
+        __builtin_prefetch(out + r * ldo, 1);
+    }
 #pragma GCC unroll 4
     for (long k = 0; k < depth; k++) {
         vec left = *(const vec *)(panel + k * COLS), right = *(const vec *)(panel + k * COLS + 8);
@@ -132,12 +138,14 @@ static void product(long rows, long cols, long depth, const float *a, long lda, 
 static void lstm_step(long size, float *restrict gates, const float *restrict before, float *restrict cell,
                       float *restrict h)
 {
-    float *restrict i = gates, *restrict f = gates + size, *restrict g = gates + 2 * size, *restrict o = gates + 3 * size;
-    for (long j = 0; j < size; j++) {
+    float *i = gates, *f = gates + size, *g = gates + 2 * size, *o = gates + 3 * size;
+    for (long j = 0; j < 2 * size; j++) /* one short loop per function: few enough live registers to overlap iterations */
         i[j] = sigmoid(i[j]);
-        f[j] = sigmoid(f[j]);
+    for (long j = 0; j < size; j++)
         g[j] = hyperbolic(g[j]);
+    for (long j = 0; j < size; j++)
         o[j] = sigmoid(o[j]);
+    for (long j = 0; j < size; j++) {
         cell[j] = f[j] * before[j] + i[j] * g[j];
         h[j] = o[j] * hyperbolic(cell[j]);
     }
@@ -248,11 +256,9 @@ void sparring_forward(int kind, long steps, const long *offset, const long *rows
         for (long r = 0; r < n; r++) {
             float *hr = h + r * size, *to = out + (at + r) * size, *gr = gates + r * wide;
             if (kind == LSTM) {
-                float *cell = entering + r * size; /* the product has read this row; no longer needed */
+                float *cell = keep ? cells + (at + r) * size : entering + r * size; /* the product has read `entering` */
                 lstm_step(size, gr, c + r * size, cell, to);
                 memcpy(c + r * size, cell, sizeof(float) * size);
-                if (keep)
-                    memcpy(cells + (at + r) * size, cell, sizeof(float) * size);
             } else if (kind == GRU) {
                 gru_step(size, xs + r * width, rec + r * width, hr, gr, to);
             } else {
