@@ -1,6 +1,7 @@
 """The additive recipes against their papers' definitions, written out by hand."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: py
     assert len(deltas) == 3
     torch.testing.assert_close(found, by_hand(model, deltas, x, y, passes[0][1]))
     # each delta is one normalised ascent step from the one before
-    for before, after in zip(deltas, deltas[1:], strict=False):
+    for before, after in itertools.pairwise(deltas):
         point = before.clone().requires_grad_()
         with sp.randomness.drawing_from(passes[0][1]):
             outputs = sp.perturbed_call(model, {sp.Output("0"): point}, x)
