@@ -9,6 +9,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,7 +47,12 @@ _WATCHED: "WeakKeyDictionary[nn.Module, _Watch]" = WeakKeyDictionary()
 
 def attends_by_interface(module: nn.Module) -> bool:
     """Whether this very module (not its children) asks the attention interface for its kernel."""
-    forward = inspect.unwrap(type(module).forward)
+    return _kind_attends(type(module))  # type: ignore[arg-type]  # classes are hashable
+
+
+@cache
+def _kind_attends(kind: type[nn.Module]) -> bool:
+    forward = inspect.unwrap(kind.forward)
     return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.attention import ScorePoint
-from .matching import match
+from .matching import match, pattern
 from .multihead import ScoreVisit, install_multihead
 from .site import Undo, Visit
 
@@ -44,11 +44,15 @@ class Scores:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        what = "attention layer whose scores can be reached"
-        found: dict[str, nn.Module] = {}
-        for name, module in match(model, self.glob, lambda m: any(True for _ in reachable(m)), what).items():
-            for inner, attention in reachable(module):
-                found.setdefault(".".join(part for part in (name, inner) if part), attention)
+        fits = pattern(self.glob)
+        found = {name: layer for name, layer in reachable(model) if any(map(fits.fullmatch, _lineage(name)))}
+        if not found:  # raises, with near names
+            match(
+                model,
+                self.glob,
+                lambda m: any(True for _ in reachable(m)),
+                "attention layer whose scores can be reached",
+            )
         if self.layers is None:
             return found
         names = list(found)
@@ -86,6 +90,12 @@ class Scores:
         chosen = scores[:, index]
         placed = visit(name, chosen, valid)
         return scores if placed is chosen else scores.index_copy(1, index, placed)
+
+
+def _lineage(name: str) -> list[str]:
+    """A module's name and those of all that contain it: "a.b" -> "", "a", "a.b"."""
+    parts = name.split(".")
+    return ["", *(".".join(parts[: k + 1]) for k in range(len(parts)))]
 
 
 def reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
