@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,6 +26,12 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     native._library.cache_clear()
     yield tmp_path / "cache"
     native._library.cache_clear()
+
+
+def test_where_there_is_a_compiler_the_source_compiles() -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler here")
+    assert native.library() is not None, "the fallback must not hide a source that does not compile"
 
 
 @needs_compiler
