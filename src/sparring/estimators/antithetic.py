@@ -11,7 +11,7 @@ from sparring.estimators.sampling import Evaluate, along_batch, uniforms_given
 
 def mirrored(logits: Sequence[Tensor], uniforms: Sequence[Tensor]) -> list[Tensor]:
     """The antithetic masks `z1 = 1[u > sigmoid(-logits)]` of eq. 7."""
-    return [(u > torch.sigmoid(-a)).to(u.dtype) for a, u in zip(logits, uniforms, strict=True)]
+    return [torch.gt(u, torch.sigmoid(-a), out=torch.empty_like(u)) for a, u in zip(logits, uniforms, strict=True)]
 
 
 @dataclass(frozen=True)

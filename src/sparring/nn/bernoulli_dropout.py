@@ -85,7 +85,7 @@ class BernoulliDropout(_DropoutNd):
     def multiplier(self, uniform: Tensor, input: Tensor) -> Tensor:
         """The multiplier that these uniforms stand for: z = 1[u < keep], over keep if rescaled."""
         keep = torch.sigmoid(self.units.place(self.logits, input).to(uniform.dtype))
-        mask = (uniform < keep).to(input.dtype)
+        mask = torch.lt(uniform, keep.detach(), out=torch.empty_like(uniform)).to(input.dtype)  # no boolean in between
         return mask / keep.to(input.dtype) if self.rescale else mask
 
     def draw(self, input: Tensor) -> Tensor:
