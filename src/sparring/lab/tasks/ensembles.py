@@ -6,6 +6,8 @@ FGSM .02 47.07 / 62.93 / 58.42 / 73.26; PGD .04 .37 / 15.27 / 13.38 / 27.50. Tho
 softmax's cross-entropy, which unscaled dropout flattens: the columns `margin` and `autoattack` do not depend on it.
 """
 
+import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -138,8 +140,22 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     return found | under_attack(model, split, setting) if isinstance(split, Attacked) else found
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """The same model without hooks: some attacks copy it, and the training loop's hook would bring the whole run along.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> _ = layer.register_forward_pre_hook(lambda module, args: None)
+    >>> len(bare(layer)._forward_pre_hooks), bare(layer).weight is layer.weight
+    (0, True)
+    """
+    stripped = copy.copy(model)
+    stripped._forward_pre_hooks, stripped._forward_hooks = OrderedDict(), OrderedDict()
+    return stripped
+
+
 def under_attack(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
     """Plain robust accuracy in percent under each attack, the share of zero gradients, quartiles of L_d and L_s."""
+    model = bare(model)
     inputs, targets = split.batch(slice(0, setting["attacked"]))
     epsilon, found = setting["epsilon"], {}
     chosen: dict[str, Any] = {
