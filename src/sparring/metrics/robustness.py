@@ -1,14 +1,14 @@
 """Accuracy under attack: plain and conditional, over attacks, over radii, over surrogates."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparring.attacks.outputs import predictions
-from sparring.attacks.transfer import Attack
+from sparring.attacks.transfer import Attack, Transfer
 
 Progress = Callable[[str, float], None]
 
@@ -187,8 +187,8 @@ def _at(attack: Any, epsilon: float) -> Attack:
     """The attack with another radius."""
     if not hasattr(attack, "epsilon"):
         inner = getattr(attack, "attack", None)
-        if inner is not None and is_dataclass(attack) and hasattr(inner, "epsilon"):
-            return replace(attack, attack=_at(inner, epsilon))  # type: ignore[type-var]
+        if isinstance(attack, Transfer) and hasattr(inner, "epsilon"):
+            return replace(attack, attack=_at(inner, epsilon))
         made: Attack = attack(epsilon)
         return made
     changes: dict[str, Any] = {"epsilon": epsilon}
