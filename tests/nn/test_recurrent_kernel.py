@@ -12,7 +12,7 @@ from sparring.nn import recurrent_native, recurrent_plain
 from sparring.nn.native.build import library
 from sparring.nn.recurrent_composite import GATES, composite
 from sparring.nn.recurrent_function import INPUTS, recurrence
-from sparring.nn.recurrent_projection import rows_of, shared_projections
+from sparring.nn.recurrent_projection import shared_projection, shared_projections
 from sparring.nn.recurrent_steps import Steps
 
 KERNELS = ["plain", "native"]
@@ -169,22 +169,34 @@ def test_saturated_gates_stay_finite(kernel: str) -> None:
     assert all(g.isfinite().all() for g in gradients)
 
 
-def test_shared_projections_change_no_number_and_notice_changes(kernel: str) -> None:
-    steps, tensors = Steps.of([4] * 5), arguments("lstm", [4] * 5, 3, 8, torch.float32)
-    alone = recurrence("lstm", steps, *tensors)
-    store: dict = {}
-    with shared_projections(store), rows_of(tensors[0]):
-        for _ in range(3):
-            together = recurrence("lstm", steps, *tensors)
-            for a, b in zip(alone, together):
-                assert torch.equal(a, b)
-        assert len(store) == 1
-        gradients = torch.autograd.grad(together[0].sum(), tensors[:4])
-        with torch.no_grad():
-            tensors[1].mul_(2)
-        assert not torch.equal(recurrence("lstm", steps, *tensors)[0], alone[0])
-    with torch.no_grad():
-        tensors[1].div_(2)
-    expected = torch.autograd.grad(recurrence("lstm", steps, *tensors)[0].sum(), tensors[:4])
-    for a, b in zip(gradients, expected):
+@pytest.mark.parametrize("kind", list(GATES))
+def test_a_ready_projection_is_an_input_like_any_other(kernel: str, kind: str) -> None:
+    steps, tensors = Steps.of([4, 4, 2]), arguments(kind, [4, 4, 2], 3, 8, torch.float32)
+    x, w_ih, bias, *rest = tensors
+    projected = torch.nn.functional.linear(x, w_ih, bias)
+    apart, whole = recurrence(kind, steps, projected, None, None, *rest), recurrence(kind, steps, *tensors)
+    for a, b in zip(apart[:2], whole[:2]):
         torch.testing.assert_close(a, b)
+    upstream = torch.randn_like(whole[0])
+    gradients = [torch.autograd.grad(result[0], tensors[:5], upstream) for result in (apart, whole)]
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_passes_share_a_projection_and_its_backward_and_notice_changes() -> None:
+    x, w = torch.randn(6, 20, requires_grad=True), torch.randn(8, 20, requires_grad=True)
+    bias = torch.randn(8, requires_grad=True)
+    with shared_projections({}):
+        first = shared_projection(x, x, w, bias, bias)
+        assert first is shared_projection(x, x, w, bias, bias)
+        torch.testing.assert_close(first, x @ w.T + 2 * bias)
+        cut = shared_projection(x.detach(), x.detach(), w, bias, bias)
+        assert torch.equal(cut, first)
+        assert not cut.requires_grad
+        assert shared_projection(x * 1, x * 1, w, bias, bias) is None, "another tensor, another projection"
+        with torch.no_grad():
+            w.mul_(2)
+        assert shared_projection(x, x, w, bias, bias) is None
+        few = torch.randn(6, 3)
+        assert shared_projection(few, few, torch.randn(8, 3), None, None) is None
+    assert shared_projection(x, x, w, bias, bias) is None

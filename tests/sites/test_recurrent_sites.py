@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import sparring as sp
+from sparring.nn import recurrent_function, recurrent_projection
 from sparring.nn.recurrent_forward import masked_forward
 
 
@@ -98,26 +99,41 @@ def test_weight_masks_stand_for_the_whole_batch() -> None:
         sp.perturbed_call(rnn, {site: torch.rand(4, 20, 5)}, x)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_passes_of_a_step_share_the_input_projection(monkeypatch: pytest.MonkeyPatch, batch_first: bool) -> None:
-    from sparring.nn import recurrent_projection
-
+def test_passes_of_a_step_share_the_input_projection_and_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, batch_first: bool, kind: type[nn.RNNBase]
+) -> None:
     class Last(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(9, 3)
-            self.rnn = nn.LSTM(3, 40, batch_first=batch_first)
+            self.embedding = nn.Embedding(9, 30)
+            self.rnn = kind(30, 40, batch_first=batch_first)
 
         def forward(self, tokens: Tensor) -> Tensor:
             output = self.rnn(self.embedding(tokens if batch_first else tokens.T))[0]
             return output[:, -1] if batch_first else output[-1]
 
-    made, product = [], recurrent_projection._product
-    monkeypatch.setattr(recurrent_projection, "_product", lambda *args: made.append(1) or product(*args))
-    objective = sp.recipes.adversarial_dropout(Last(), sp.cross_entropy, fraction=0.2, rounds=2)
-    for seen in (1, 2):
-        objective(torch.randint(9, (4, 6)), torch.randint(9, (4,))).backward()
-        assert len(made) == seen
+    model, tokens, targets = Last(), torch.randint(9, (4, 6)), torch.randint(9, (4,))
+    objective = sp.recipes.adversarial_dropout(model, sp.cross_entropy, fraction=0.2, rounds=2)
+    made, project = [], recurrent_projection.project
+
+    def counted(*args: Tensor) -> Tensor:
+        made.append(1)
+        return project(*args)
+
+    gradients = []
+    for few in (16, 10**6):  # shared, then not
+        monkeypatch.setattr(recurrent_projection, "FEW", few)
+        for module in (recurrent_projection, recurrent_function):
+            monkeypatch.setattr(module, "project", counted)
+        made.clear()
+        torch.manual_seed(0)
+        gradients.append(torch.autograd.grad(objective(tokens, targets), list(model.parameters())))
+        assert len(made) == (1 if few == 16 else 4)
+        assert not objective._step.cache
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("site", [sp.Recurrent, sp.RecurrentWeights])

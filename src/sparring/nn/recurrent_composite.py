@@ -37,7 +37,7 @@ def composite(
     kind: str,
     steps: Steps,
     x: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     bias: Tensor | None,
     w_hh: Tensor,
     bias_hh: Tensor | None,
@@ -51,7 +51,7 @@ def composite(
         kind: "lstm", "gru", "tanh" or "relu".
         steps: which rows each time step owns.
         x: inputs of all steps (N, I).
-        w_ih, bias: input projection (G*H, I), (G*H).
+        w_ih, bias: input projection (G*H, I), (G*H); without a weight `x` is the projection itself (N, G*H).
         w_hh, bias_hh: recurrent projection (G*H, H), (G*H).
         h, c: first state (B, H); `c` passes through where the cell has none.
         mask: (B, H), the same at every step; None for ones.
@@ -59,7 +59,7 @@ def composite(
     Returns:
         All states (N, H) in the row order of `x`, the last state and the last cell state (B, H).
     """
-    projected = F.linear(x, w_ih, bias)
+    projected = x if w_ih is None else F.linear(x, w_ih, bias)
     outputs: dict[int, Tensor] = {}
     for at, n in steps:
         entering = h[:n] if mask is None else h[:n] * mask[:n]

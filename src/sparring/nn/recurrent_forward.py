@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from .recurrent_function import recurrence
-from .recurrent_projection import rows_of
+from .recurrent_projection import shared_projection
 from .recurrent_steps import Steps
 
 Masks = Tensor | Sequence[Tensor | None]
@@ -135,8 +135,12 @@ class _Network:
                     b_ih, b_hh = biases or (None, None)
                     mask = None if mask is None else mask.to(wide).expand(h0.shape[1], -1)
                     first = h0[at].to(wide), c0[at].to(wide)
-                    with rows_of(None if layer else source):  # deeper inputs change with the masks below
-                        out, h, c = recurrence(_KINDS[module.mode], steps, rows, w_ih, b_ih, w_hh, b_hh, *first, mask)
+                    given: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None] = (rows, w_ih, b_ih, w_hh, b_hh)
+                    if layer == 0:  # deeper inputs change with the masks below
+                        own, folded = (b_hh, None) if module.mode == "GRU" else (None, b_hh)
+                        projected = shared_projection(rows, source, w_ih, b_ih, folded)
+                        given = given if projected is None else (projected, None, None, w_hh, own)
+                    out, h, c = recurrence(_KINDS[module.mode], steps, *given, *first, mask)
                     outputs.append(out)
                     last.append((h, c))
                 rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)

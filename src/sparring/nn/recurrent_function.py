@@ -17,7 +17,7 @@ def recurrence(
     kind: str,
     steps: Steps,
     x: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     bias: Tensor | None,
     w_hh: Tensor,
     bias_hh: Tensor | None,
@@ -46,11 +46,15 @@ def _visible(tensor: Tensor | None) -> Tensor | None:
 
 
 def _run(
-    kind: str, steps: Steps, x: Tensor, w_ih: Tensor, bias: Tensor | None, w_hh: Tensor, bias_hh: Tensor | None,
+    kind: str, steps: Steps, x: Tensor, w_ih: Tensor | None, bias: Tensor | None, w_hh: Tensor, bias_hh: Tensor | None,
     h: Tensor, c: Tensor, mask: Tensor | None, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    recurrent_bias = bias_hh if kind == "gru" else None  # elsewhere the two biases are one
-    projected, ours = project(x, w_ih, bias, None if kind == "gru" else bias_hh)
+    recurrent_bias, folded = (bias_hh, None) if kind == "gru" else (None, bias_hh)  # elsewhere the two biases are one
+    if w_ih is None and folded is not None:
+        projected = x + folded
+    else:
+        projected = x.contiguous() if w_ih is None else project(x, w_ih, bias, folded)
+    ours = projected.data_ptr() != x.data_ptr()  # what was made here may be overwritten
     h, c = h.clone(memory_format=torch.contiguous_format), c.clone(memory_format=torch.contiguous_format)
     kernel = recurrent_native if recurrent_native.usable(x) else recurrent_plain
     w_hh, mask = w_hh.contiguous(), None if mask is None else mask.contiguous()
@@ -116,7 +120,7 @@ def _gradients(
         ctx.gates = ctx.cells = None
     found: dict[str, Tensor | None] = {"h": dh, "c": dc, "mask": dmask}
     if wanted["x"]:
-        found["x"] = dx @ w_ih
+        found["x"] = dx if w_ih is None else dx @ w_ih
     if wanted["w_ih"]:
         found["w_ih"] = dx.t() @ x
     if wanted["w_hh"]:

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FEW = 16  # a projection of fewer inputs costs less than keeping it
+
 _store: ContextVar[dict[Any, Any] | None] = ContextVar("input_projections", default=None)
-_source: ContextVar[Tensor | None] = ContextVar("projected_input", default=None)
 
 
 @contextmanager
 def shared_projections(store: dict[Any, Any]) -> Iterator[None]:
     """Inside, a layer that is called again on the same input (same memory, same version) projects it once.
 
-    Only the first input seen with a weight is kept in `store`, the clean pass's: a pass with another input computes its own.
+    The passes that keep their graph share its backward too: the gradients of their pre-activations add up before the one product
+    that gives the gradient of the weight. Only the first input seen with a weight is kept in `store`, the clean pass's.
     """
     token = _store.set(store)
     try:
@@ -25,42 +27,41 @@ def shared_projections(store: dict[Any, Any]) -> Iterator[None]:
         _store.reset(token)
 
 
-@contextmanager
-def rows_of(source: Tensor | None) -> Iterator[None]:
-    """Inside, the rows that are projected come from `source`; None if they are nothing that could come again."""
-    token = _source.set(source)
-    try:
-        yield
-    finally:
-        _source.reset(token)
+def shared_projection(
+    rows: Tensor, source: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None
+) -> Tensor | None:
+    """`rows @ weight.T + bias + second` if it is worth sharing in this step, else None.
 
-
-def project(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None) -> tuple[Tensor, bool]:
-    """`x @ weight.T + bias + second`, and whether the caller may overwrite it (it is nobody else's).
-
-    >>> x, w = torch.ones(2, 3), torch.ones(4, 3)
-    >>> with shared_projections({}), rows_of(x):
-    ...     project(x, w, None, None)[0] is project(x, w, None, None)[0]
+    >>> x, w = torch.ones(2, 30), torch.ones(4, 30)
+    >>> with shared_projections({}):
+    ...     shared_projection(x, x, w, None, None) is shared_projection(x, x, w, None, None)
     True
+
+    Args:
+        rows: what is projected (N, I).
+        source: the layer's input that the rows were taken from; its memory, version and graph say whether it comes again.
+        weight, bias, second: of the projection.
     """
-    store, source = _store.get(), _source.get()
-    if store is None or source is None:
-        return _product(x, weight, bias, second), True
-    parts = (source, weight, bias, second)
-    slot, identity = ("projection", weight.data_ptr()), tuple(map(_identity, parts))
+    store = _store.get()
+    if store is None or rows.shape[1] < FEW:
+        return None
+    slot, identity = ("projection", weight.data_ptr()), tuple(map(_identity, (source, weight, bias, second)))
     if slot not in store:
-        # What was projected is kept too: as long as it lives, an address means the same tensor.
-        kept = tuple(None if part is None else part.detach() for part in parts)
-        store[slot] = (identity, _product(x, weight, bias, second), kept)
-    known, product, _ = store[slot]
-    return (product, False) if known == identity else (_product(x, weight, bias, second), True)
+        store[slot] = (identity, source, project(rows, weight, bias, second))  # the source lives on, so its address stays its own
+    known, first, projected = store[slot]
+    if known != identity:
+        return None
+    if source.grad_fn is first.grad_fn and source.requires_grad == first.requires_grad:
+        return projected
+    return None if source.requires_grad else projected.detach()  # a pass cut off from what came before
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None) -> Tensor:
+    """`x @ weight.T + bias + second`."""
+    if second is not None:
+        bias = second if bias is None else bias + second
+    return x @ weight.t() if bias is None else torch.addmm(bias, x, weight.t())
 
 
 def _identity(part: Tensor | None) -> tuple[int, ...]:
     return () if part is None else (part.data_ptr(), part._version, *part.shape, *part.stride())
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None) -> Tensor:
-    if second is not None:
-        bias = second if bias is None else bias + second
-    return x @ weight.t() if bias is None else torch.addmm(bias, x, weight.t())
