@@ -149,7 +149,7 @@ TRAINING: dict[str, Value] = {
 }  # fmt: skip
 SST: dict[str, dict[str, Value]] = {
     "tiny": {**TRAINING, "size": 16, "features": 16, "epochs": 3, "vectors": "", "lr": 5e-3},
-    "small": {**TRAINING, "size": 100, "features": 64, "epochs": 5, "vectors": "glove/glove.6B.100d.20k.txt"},
+    "small": {**TRAINING, "size": 100, "features": 64, "epochs": 3, "vectors": "glove/glove.6B.100d.20k.txt"},
     "paper": {
         **TRAINING,
         "size": 300,
