@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from sparring.ensembles import Ensemble
+from sparring.lab.models.resnet import ResNet18
+from sparring.lab.models.small_cnn import SmallCNN
 from sparring.metrics.certified import UnsupportedOperation, certified_radius, certify, output_bounds
 from sparring.metrics.certified.crown import intervals, lower_bounds
 from sparring.metrics.certified.ops import Relu
@@ -168,6 +171,21 @@ def test_the_ensemble_certificate_is_about_the_mean_logit() -> None:
     torch.testing.assert_close(certify(members, x, targets, 0.0).margins, margins(Mean()(x), targets))
     apart = torch.stack([certify([m], x, targets, 0.05).margins for m in members]).mean(0)
     assert (bound.margins >= apart - 1e-12).all()  # bounding together never loses against bounding one by one
+
+
+@pytest.mark.parametrize("network", ["resnet", "cnn"])
+def test_ensembles_of_our_own_networks(network: str) -> None:
+    torch.manual_seed(0)
+    members = [ResNet18(width=2, channels=1) if network == "resnet" else SmallCNN(size=8) for _ in range(2)]
+    ensemble = Ensemble(members, head="fc").double().eval()
+    x = torch.rand(2, 1, 8, 8).double()
+    targets = ensemble(x).members.mean(1).argmax(1)
+    exact = margins(ensemble(x).members.mean(1), targets).detach()
+    torch.testing.assert_close(certify(ensemble, x, targets, 0.0).margins, exact)
+    bound = certify(ensemble, x, targets, 0.002)
+    for point in sampled(x, 0.002, inf, 30):
+        assert (margins(ensemble(point).members.mean(1), targets) >= bound.margins - 1e-9).all()
+    assert (bound.margins <= exact).all()
 
 
 def test_memory_changes_nothing() -> None:
