@@ -223,8 +223,8 @@ SETTINGS: dict[str, Value] = {
     "adversary": "none", "craft": "ensemble",
 }  # fmt: skip
 DIGITS: dict[str, Value] = {
-    **SETTINGS, "lr": 0.3, "epochs": 40, "width": 128, "epsilon": 0.1, "attacked": 500, "margin_steps": 40,
-    "autoattack": 50, "swept": 200,
+    **SETTINGS, "lr": 0.3, "epochs": 40, "width": 128, "epsilon": 0.1, "attacked": 300, "margin_steps": 20,
+    "autoattack": 30, "swept": 100,
 }  # fmt: skip
 CIFAR: dict[str, Value] = {
     **SETTINGS, "lr": 0.1, "epochs": 2, "width": 4, "epsilon": 0.02, "attacked": 100, "margin_steps": 20,
