@@ -1,6 +1,6 @@
 """The command `sparring`: run, compare, sweep, look.
 
-Heavy imports wait until a command needs them, so that `--help` answers at once.
+Imports beyond the core wait until a command needs them, so that `--help` answers soon.
 """
 
 import os

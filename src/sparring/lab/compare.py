@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import read_json
-from .errors import LabError
+from .errors import LabError, unknown
 from .pool import Job
 from .run_folder import folder_of
 from .statistics import Difference, mean, paired, spread
@@ -86,9 +86,10 @@ def jobs(
     """
     overrides = dict(overrides or {})
     known = {name: task.setting(name, scale).values for name in methods}
+    every = {name for values in known.values() for name in values}
     for name in overrides:
-        if not any(name in values for values in known.values()):
-            task.setting(methods[0], scale, overrides={name: overrides[name]})  # raises, with near names
+        if name not in every:
+            raise unknown(f"setting of task {task.name}", name, every)
     found = []
     for seed in seeds:
         for method in methods:

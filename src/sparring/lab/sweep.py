@@ -1,6 +1,7 @@
 """Searching settings with Optuna: resumable, shareable, and drawn as the papers draw it (score against epsilon)."""
 
 import hashlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,17 +96,13 @@ class Trial:
 
 def study_of(plan: Plan) -> optuna.Study:
     """The study of a plan, as it was left. Trials that a killed process left behind are closed and taken up again."""
-    grid = plan.grid
-    sampler = optuna.samplers.GridSampler(grid, seed=0) if grid else optuna.samplers.TPESampler(seed=0)
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
-        storage = RDBStorage(
-            plan.storage or f"sqlite:///{plan.out / 'sweep.db'}", heartbeat_interval=30, grace_period=90
-        )
+        storage = RDBStorage(plan.storage or f"sqlite:///{plan.out / 'sweep.db'}")
         study = optuna.create_study(
             storage=storage,
             study_name=plan.name,
-            sampler=sampler,
+            sampler=optuna.samplers.TPESampler(seed=0),
             direction="maximize" if plan.task.better == "higher" else "minimize",
             load_if_exists=True,
         )
@@ -117,7 +114,8 @@ def study_of(plan: Plan) -> optuna.Study:
     if plan.storage is None:  # the SQLite file is this machine's alone, and its lock says nobody else is at work
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)
-            study.enqueue_trial(trial.params, skip_if_exists=False)
+            if plan.grid is None:
+                study.enqueue_trial(trial.params, skip_if_exists=False)
     return study
 
 
@@ -140,7 +138,7 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
     with locked(plan.out / "sweep"):
         study = study_of(plan)
         while (left := int(wanted) - len(settled(study))) > 0:
-            batch = [study.ask(dict(plan.ranges)) for _ in range(min(left, -(-workers // len(plan.seeds))))]
+            batch = [ask(plan, study) for _ in range(min(left, -(-workers // len(plan.seeds))))]
             runs = {trial.number: jobs_of(plan, trial.params) for trial in batch}
             unique = list(dict.fromkeys(job for found in runs.values() for job in found))
             failures = do_jobs(unique, workers)
@@ -152,6 +150,15 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
         found = sorted(finished_trials(study), key=lambda t: -t.value if plan.task.better == "higher" else t.value)
         write_json(plan.out / "sweep" / f"{file_name(plan)}.json", summary(plan, found))
     return found
+
+
+def ask(plan: Plan, study: optuna.Study) -> optuna.Trial:
+    """The next trial: the first point of a grid that nobody has visited, or what Optuna suggests."""
+    if plan.grid is not None:
+        taken = [trial.params for trial in (*settled(study), *study.get_trials(False, (TrialState.RUNNING,)))]
+        points = (dict(zip(plan.grid, values)) for values in itertools.product(*plan.grid.values()))
+        study.enqueue_trial(next(point for point in points if point not in taken))
+    return study.ask(dict(plan.ranges))
 
 
 def file_name(plan: Plan) -> str:

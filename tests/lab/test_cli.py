@@ -1,0 +1,210 @@
+"""The command line as a user meets it: help, tables, exit codes, one-sentence errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparring.lab import cli, cli_parse
+from sparring.lab.errors import LabError
+
+RUN = ["run", "sequential-digits", "--set", "epochs=1", "--set", "hidden=16"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPARRING_DATA", raising=False)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "--help")
+    assert code == 0
+    for command in ("tasks", "methods", "run", "compare", "sweep", "evaluate", "report", "data", "demo"):
+        assert command in out
+        if command not in ("tasks", "methods", "data"):
+            code, text, _ = said(capsys, command, "--help")
+            assert code == 0
+            assert f"sparring {command}" in text.replace("\n", " ")
+    assert "Exit codes" in out
+
+
+def test_help_does_not_wait_for_what_it_does_not_need() -> None:
+    heavy = "{'accelerate', 'sklearn', 'optuna', 'transformers'}"
+    script = (
+        f"import sys; from sparring.lab.cli import main; main(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sequential-digits" in said(capsys, "tasks")[1]
+    code, out, _ = said(capsys, "tasks", "rte")
+    assert code == 0
+    assert "free_lb" in out
+    assert "plain (baseline)" in out
+    code, out, _ = said(capsys, "methods", "salt")
+    assert code == 0
+    assert "sequential-digits" in out
+    assert "mnist" in said(capsys, "data", "list")[1]
+    assert "missing" in said(capsys, "data", "where", "mnist", "--data", "nowhere")[1]
+
+
+def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, *RUN, "--method", "vat", "--out", "r")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out, "colours outside a terminal"
+    folder = next(Path("r").rglob("result.json")).parent
+    assert str(folder) in out
+    code, out, _ = said(capsys, "evaluate", str(folder))
+    assert code == 0
+    result = json.loads((folder / "result.json").read_text())
+    assert f"{result['test']['error']:.4g}" in out
+    code, out, _ = said(capsys, "report", "r")
+    assert code == 0
+    assert Path("r/report.html").exists()
+    assert json.loads((folder / "environment.json").read_text())["command"].startswith("sparring")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "sequential-digit"], 2, "did you mean sequential-digits"),
+        (["run", "sequential-digits", "--method", "satl"], 2, "did you mean salt"),
+        (["run", "sequential-digits", "--scale", "tinny"], 2, "did you mean tiny"),
+        ([*RUN, "--set", "lrr=1"], 2, "did you mean lr"),
+        ([*RUN, "--set", "lr"], 2, "write --set name=value"),
+        ([*RUN, "--set", "epochs=many"], 2, "whole number"),
+        ([*RUN, "--set", "batch=0"], 2, "at least 1"),
+        ([*RUN, "--data", "nowhere"], 2, "not a folder"),
+        (["run", "smnist", "--scale", "small"], 3, "SPARRING_DATA"),
+        (["compare", "sequential-digits", "--seeds", "x"], 2, "--seeds 'x' does not fit"),
+        (["compare", "sequential-digits", "--methods", "vatt"], 2, "did you mean vat"),
+        (["sweep", "sequential-digits", "--method", "vat", "--param", "radius"], 2, "does not fit"),
+        (["evaluate", "nowhere"], 4, "not a run folder"),
+        (["evaluate", ".", "--split", "tset"], 2, "did you mean test"),
+        (["report", "nowhere"], 2, "not a folder with runs"),
+        (["data", "get", "minst"], 3, "did you mean mnist"),
+        (["methods", "satl"], 2, "did you mean salt"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    got, _, err = said(capsys, *arguments)
+    assert got == code
+    assert words in err
+    assert err.startswith("sparring: ")
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+def test_wrong_usage_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "comprae")
+    assert code == 2
+    assert "compare" in err
+    assert said(capsys, "run")[0] == 2
+    assert said(capsys, "run", "sequential-digits", "--seed", "-1")[0] == 2
+
+
+def test_debug_shows_the_traceback(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Traceback" in said(capsys, "run", "nothing", "--debug")[2]
+
+
+def test_an_unwritable_place_and_a_damaged_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    code, _, err = said(capsys, *RUN, "--out", "file")
+    assert (code, "cannot write to" in err) == (4, True)
+    said(capsys, *RUN, "--out", "r")
+    folder = next(Path("r").rglob("result.json")).parent
+    weights = next(folder.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:100])
+    code, _, err = said(capsys, "evaluate", str(folder))
+    assert (code, "damaged" in err) == (4, True)
+    (folder / "result.json").write_text("{")
+    assert said(capsys, "report", "r")[0] == 4
+
+
+def test_a_fault_of_ours_is_called_one(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sparring.lab.run.prepare", lambda *a: 1 / 0)
+    code, _, err = said(capsys, *RUN)
+    assert code == 1
+    assert "fault of sparring" in err
+
+
+def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(here: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sparring.lab.cli",
+        "run",
+        "sequential-digits",
+        "--method",
+        "vat",
+        "--set",
+        "epochs=500",
+    ]
+    process = subprocess.Popen([*command, "--out", "r", "--checkpoint-every", "0"], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not list(Path("r").rglob("state.json")) and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "the same command goes on" in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_reaches_every_worker_of_a_comparison(here: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sparring.lab.cli",
+        "compare",
+        "sequential-digits",
+        "--methods",
+        "vat",
+        "--seeds",
+        "1",
+    ]
+    process = subprocess.Popen(
+        [*command, "--set", "epochs=500", "--cores", "2", "--checkpoint-every", "0", "--out", "r"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 240
+    while len(list(Path("r").rglob("state.json"))) < 2 and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group hears it
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    from sparring.lab import checkpoint
+
+    folders = [path.parent for path in Path("r").rglob("state.json")]
+    assert len(folders) == 2
+    for folder in folders:
+        with checkpoint.locked(folder):  # nobody is left behind
+            assert checkpoint.load(folder)["state"]["progress"]["step"] > 0
+
+
+def test_arguments_mean_what_they_say() -> None:
+    from sparring.lab.registry import task
+
+    assert cli_parse.parse_methods("salt", task("sequential-digits")) == ["plain", "salt"]
+    assert len(cli_parse.parse_methods(None, task("sequential-digits"))) == 9
+    for text in ("", "-1", "1,1", "0"):
+        with pytest.raises(LabError, match="--seeds"):
+            cli_parse.parse_seeds(text)

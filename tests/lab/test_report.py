@@ -1,0 +1,188 @@
+"""The report: whole, self-contained, true to the runs; and, in a browser, free of errors at desktop and phone widths."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sparring.lab import cli_work
+from sparring.lab.compare import compare, jobs, read_runs
+from sparring.lab.errors import LabError
+from sparring.lab.figures import bars, curves, heatmap, histogram, sentences
+from sparring.lab.figures_svg import log_ticks, ticks
+from sparring.lab.figures_svg_kinds import pooled
+from sparring.lab.registry import task
+from sparring.lab.report import build, headline
+from sparring.lab.report_figures import draw, merged
+from sparring.lab.run import execute
+from sparring.lab.sweep import Plan, parse_param, sweep_all
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that do not close, and remembers attributes that fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name in ("src", "href", "action", "data"):
+                self.links.append(value)
+            if name == "id":
+                self.ids.add(value)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    short = {"epochs": 2, "hidden": 24}
+    entry = task("sequential-digits")
+    for job in jobs(
+        entry, ["plain", "vat", "adversarial_dropout"], [0, 1], "tiny", out, None, {**short, "fraction": 0.2}
+    ):
+        execute(job.setting, job.path, "sparring compare <sequential-digits> --seeds 2")
+
+    def do(wanted, cores):
+        for job in wanted:
+            execute(job.setting, job.path)
+        return {}
+
+    with pytest.MonkeyPatch.context() as during:
+        during.setattr(cli_work, "do_jobs", do)
+        sweep_all(Plan(entry, "vat", "tiny", [0], dict([parse_param("radius=0.1,1")]), out, None, short), None, 1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return build(folder, folder / "report.html").read_text()
+
+
+def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert all(link.startswith("#") or link == "data:," for link in parser.links)
+    assert {link[1:] for link in parser.links if link.startswith("#")} <= parser.ids
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "@import" not in page
+    assert "nan" not in re.sub(r"<title>.*?</title>", "", page).lower()
+
+
+def test_the_page_says_what_the_runs_say(folder: Path, page: str) -> None:
+    runs = [run for run in read_runs(folder) if run.config["overrides"].get("radius") is None]
+    table = compare(runs, "plain")
+    for row in table.rows:
+        assert f">{row.mean:.4g}<" in page
+    assert headline(table).split(";")[0].split(",")[0] in page
+    assert "sparring compare &lt;sequential-digits&gt; --seeds 2" in page
+    for part in (
+        "Reliability",
+        "Accuracy of sub-networks",
+        "Adversarial mask by epoch",
+        "error against radius",
+        "torch",
+    ):
+        assert part in page
+
+
+def test_a_headline_never_claims_more_than_the_interval(folder: Path) -> None:
+    runs = [run for run in read_runs(folder) if run.seed == 0 and "radius" not in run.config["overrides"]]
+    text = headline(compare(runs, "plain"))
+    assert "clearly" not in text
+
+
+def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no finished run"):
+        build(tmp_path, tmp_path / "report.html")
+
+
+def test_all_kinds_are_drawn() -> None:
+    colours = {"m": 2, "n": 3}
+    made = [
+        histogram("h", "x", {"a": [1.0, 2.0, 2.0]}),
+        heatmap("h", "x", "y", [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
+        bars("b", "keep", {"layer <1>": [0.1, 0.9]}),
+        sentences("s", [{"words": ["<b>", "good"], "weights": [0.2, 0.8], "label": "positive"}]),
+    ]
+    for figure in made:
+        drawing = str(draw("m", figure, colours)["drawing"])
+        parser = Balanced()
+        parser.feed(drawing)
+        assert parser.open == []
+        assert "<b>" not in drawing
+    both = [
+        ("m", curves("c", "e", [0, 1], "a", {"m": [1, 0]}, "masked")),
+        ("n", curves("c", "e", [0, 2], "a", {"n": [1, 1]})),
+    ]
+    chart = merged(both, colours)
+    assert chart["note"] == "m: masked"
+    assert [name for name, _ in chart["legend"]] == ["m", "n"]
+
+
+def test_axes_are_round_numbers_inside_the_range() -> None:
+    assert ticks(0.13, 0.87) == [0.2, 0.4, 0.6, 0.8]
+    assert log_ticks(0.1, 10.0) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10])
+    assert ticks(3.0, 3.0) == [3.0]
+    assert pooled([[1.0], [3.0], [5.0]], 2) == [[2.0], [5.0]]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), [(1280, 1600), (390, 1600)])
+def test_a_browser_shows_it_without_errors(folder: Path, page: str, tmp_path: Path, width: int, height: int) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.fail("no chromium: apt-get install chromium")
+    # The page says how wide it became and what went wrong; a second script, because the report itself stays silent.
+    probe = """<script>
+      var wrong = []; addEventListener("error", function (e) { wrong.push(e.message); });
+      addEventListener("securitypolicyviolation", function (e) { wrong.push(e.violatedDirective); });
+      addEventListener("load", function () {
+        var root = document.documentElement, seen = root.dataset.theme;
+        document.getElementById("theme").click();
+        document.title = JSON.stringify([root.scrollWidth, root.clientWidth, seen !== root.dataset.theme, wrong]);
+        document.getElementById("theme").click();
+      });</script></head>"""
+    copy = tmp_path / "report.html"
+    copy.write_text(page.replace("</head>", probe, 1))
+    flags = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--window-size={width},{height}",
+    ]
+    seen = subprocess.run([*flags, "--dump-dom", copy.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "CONSOLE" not in seen.stderr
+    scroll, client, switched, wrong = __import__("json").loads(
+        re.search(r"<title>(\[.*?\])</title>", seen.stdout).group(1)
+    )
+    assert scroll <= client, "the page scrolls sideways"
+    assert switched
+    assert wrong == []
+    shot = tmp_path / "report.png"
+    subprocess.run([*flags, f"--screenshot={shot}", copy.as_uri()], capture_output=True, timeout=120)
+    from PIL import Image
+
+    picture = Image.open(shot)
+    assert picture.width >= width
+    assert len(picture.convert("RGB").getcolors(1 << 20)) > 50  # not blank

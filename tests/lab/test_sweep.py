@@ -1,0 +1,89 @@
+"""Sweeps: what is asked for is visited, once, over any number of calls."""
+
+from pathlib import Path
+
+import optuna
+import pytest
+
+from sparring.lab import cli_work, sweep
+from sparring.lab.errors import Diverged, Interrupted, LabError, RunError
+from sparring.lab.registry import task
+from sparring.lab.run import execute
+from sparring.lab.sweep import Plan, parse_param, study_of, sweep_all
+
+SHORT = {"epochs": 1, "hidden": 16}
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def do(wanted, cores, *rest):
+        for job in wanted:
+            execute(job.setting, job.path)
+        return {}
+
+    monkeypatch.setattr(cli_work, "do_jobs", do)
+
+
+def plan_of(out: Path, *params: str, seeds=(0,), **changes: object) -> Plan:
+    ranges = dict(parse_param(text) for text in params)
+    return Plan(task("sequential-digits"), "vat", "tiny", list(seeds), ranges, out, None, {**SHORT, **changes})
+
+
+def test_a_list_is_visited_point_by_point_with_every_seed(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "radius=0.1,0.5,2", seeds=(0, 1))
+    trials = sweep_all(plan, None, 1)
+    assert sorted(trial.settings["radius"] for trial in trials) == [0.1, 0.5, 2]
+    assert trials[0].value == min(trial.value for trial in trials)
+    assert all(trial.value == pytest.approx(sum(trial.spread) / 2) for trial in trials)
+    folders = {path.name for path in (tmp_path / "sequential-digits" / "tiny").iterdir()}
+    assert {f"vat@epochs=1,hidden=16,radius={r}" for r in ("0.1", "0.5", "2.0")} == folders
+
+
+def test_a_stopped_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, calls = plan_of(tmp_path, "radius=0.1:10:log"), []
+    real = cli_work.do_jobs
+
+    def stop_at_second(wanted, cores, *rest):
+        calls.append(wanted)
+        if len(calls) == 2:
+            raise Interrupted("stopped")
+        return real(wanted, cores)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cli_work, "do_jobs", stop_at_second)
+        with pytest.raises(Interrupted):
+            sweep_all(plan, 3, 1)
+    assert len(sweep_all(plan, 3, 1)) == 3
+    states = [trial.state for trial in study_of(plan).trials]
+    assert states.count(optuna.trial.TrialState.COMPLETE) == 3
+    assert optuna.trial.TrialState.RUNNING not in states
+    assert len(sweep_all(plan, 3, 1)) == 3
+
+
+def test_a_diverged_trial_counts_without_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cli_work.do_jobs
+
+    def diverge(wanted, cores, *rest):
+        bad = {job: Diverged("the loss is nan") for job in wanted if job.setting["radius"] > 1}
+        real([job for job in wanted if job not in bad], cores)
+        return bad
+
+    monkeypatch.setattr(cli_work, "do_jobs", diverge)
+    assert [trial.settings["radius"] for trial in sweep_all(plan_of(tmp_path, "radius=0.1,2"), None, 1)] == [0.1]
+
+
+@pytest.mark.parametrize(
+    "text", ["radius", "radius=", "=1:2", "radius=1:2:lin", "radius=a:b", "radius=2:1", "radius=0:1:log"]
+)
+def test_bad_ranges_are_one_sentence(text: str) -> None:
+    with pytest.raises(LabError, match="does not fit"):
+        parse_param(text)
+
+
+def test_bad_names_and_storages_fail_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_work, "do_jobs", lambda *a: pytest.fail("ran"))
+    with pytest.raises(LabError, match="did you mean radius"):
+        sweep_all(plan_of(tmp_path, "radus=1:2"), 1, 1)
+    broken = sweep.Plan(**{**vars(plan_of(tmp_path, "radius=1:2")), "storage": "nonsense://x"})
+    with pytest.raises(RunError, match="cannot open the sweep's storage"):
+        sweep_all(broken, 1, 1)
