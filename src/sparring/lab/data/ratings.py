@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .archives import is_archive, members
+from .archives import entries, is_archive
 from .errors import DataError, MissingData, blame
 from .files import Folder, as_folder
 from .rating_formats import FORMATS, Ratings, format_of
@@ -85,8 +85,10 @@ def _files(path: Path) -> Iterator[tuple[str, BinaryIO]]:
     elif not path.is_file():
         raise MissingData("no such file or folder", path)
     elif is_archive(path.name):
-        for name, stream in members(path):
-            yield f"{path.name}/{name}", stream
+        for name, opened in entries(path):
+            if format_of(name) is not None:
+                with unwrap(opened(), wrapper(name), path.stat().st_size, f"{path}/{name}") as stream:
+                    yield f"{path.name}/{name}", stream
     else:
         with blame(path), unwrap(open(path, "rb"), wrapper(path.name), path.stat().st_size, path) as stream:
             yield path.name, stream
