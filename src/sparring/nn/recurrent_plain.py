@@ -44,7 +44,7 @@ def forward(
     for s, n in enumerate(steps.rows):
         if len(state) != n:  # packed: some examples end before this step, or begin with it
             state, memory = _resize(h, state, n), _resize(c, memory, n)
-        masked = state if mask is None else state * mask[:n]
+        masked = state if mask is None else state * _first(mask, n)
         if kind == "gru":
             recurrent = masked @ weight if bias_hh is None else torch.addmm(bias_hh, masked, weight)
             r, z, g, half = (block[s] for block in blocks)
@@ -137,23 +137,23 @@ def backward(
     starts = steps.before(out, h0)
     for s in reversed(range(len(steps))):
         n = steps.rows[s]
-        d = dh[:n]
+        d, memory = _first(dh, n), _first(dc, n)
         if (more := douts[s]) is not None:
             d += more
         if kind == "lstm":
-            through = torch.addcmul(dc[:n], d, extra_[s])
+            through = torch.addcmul(memory, d, extra_[s])
             slope_[s][:, :3].mul_(through.unsqueeze(1))
             slope_[s][:, 3].mul_(d)
-            torch.mul(through, past_[s], out=dc[:n])
+            torch.mul(through, past_[s], out=memory)
         else:
             slope_[s].mul_(d.unsqueeze(1))
             if kind == "gru":
                 extra_[s].mul_(d)
         product = flat[s] @ w_hh
         if dmask is not None:
-            dmask[:n].addcmul_(product, starts[s])
+            _first(dmask, n).addcmul_(product, starts[s])
         if mask is not None:
-            product.mul_(mask[:n])
+            product.mul_(_first(mask, n))
         torch.addcmul(product, d, past_[s], out=d) if kind == "gru" else d.copy_(product)
     dx = torch.cat([drec[:, : 2 * size], extra], 1) if kind == "gru" and gates else drec
     entering = None
@@ -161,6 +161,11 @@ def backward(
         masked = starts if mask is None else [start * mask[:n] for start, n in zip(starts, steps.rows)]
         entering = torch.cat(_in_rows(steps, masked))
     return drec, dx, entering
+
+
+def _first(rows: Tensor, n: int) -> Tensor:
+    """`rows[:n]`, without a new view where that is all of them."""
+    return rows if len(rows) == n else rows[:n]
 
 
 def _in_rows(steps: Steps, visited: list[Tensor]) -> list[Tensor]:
