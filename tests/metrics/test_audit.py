@@ -172,6 +172,15 @@ def test_probabilities_and_noise_are_noticed(plain: Ensemble, data: tuple[Tensor
     assert "randomness" not in states(audit(Noisy(plain), x, y, 0.1, samples=3, **quick))
 
 
+def test_batch_norm_left_in_training_is_noticed() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
+    x = torch.rand(40, 6)
+    said = {"steps": 3, "restarts": 1, "queries": 5, "autoattack": False}
+    assert states(audit(net, x, net.eval()(x).argmax(1), 0.02, **said)).get("mode") is None
+    assert states(audit(net.train(), x, net(x).argmax(1), 0.02, **said))["mode"] == "notable"
+
+
 def test_the_lowest_figure_counts_every_attack(of_plain: Audit) -> None:
     assert of_plain.lowest <= min(result.plain for result in of_plain.attacks.values())
     assert of_plain.usual <= of_plain.clean

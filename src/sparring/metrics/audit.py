@@ -26,6 +26,7 @@ from sparring.metrics.audit_checks import (
     USUAL,
     attack_checks,
     beats,
+    mode_checks,
     output_checks,
     sweep_checks,
 )
@@ -109,6 +110,7 @@ def audit(
         torch.manual_seed(seed)
         logits, again = scores(model, inputs, 1, batch_size), scores(model, inputs, 1, batch_size)
         checks = output_checks(logits, again, bench.zero_gradients(), samples, tolerance)
+        checks += mode_checks(model)
         plan, radii = bench.plan(logits, restarts, queries, autoattack), bench.radii()
         tell = progress or (lambda what, share: None)
         results: dict[str, RobustAccuracy] = {}

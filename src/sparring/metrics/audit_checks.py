@@ -3,7 +3,7 @@
 from math import comb
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparring.metrics.audit_report import Check
 from sparring.metrics.robustness import RobustAccuracy
@@ -80,6 +80,13 @@ def output_checks(logits: Tensor, again: Tensor, zero: float, samples: int, tole
         meaning = "the model draws noise: audit it with samples=10 or more"
         checks.append(Check("randomness", "two passes differ", meaning, "notable"))
     return checks
+
+
+def mode_checks(model: nn.Module) -> list[Check]:
+    """Batch norm that still uses batch statistics: the outcome for one example would depend on the others."""
+    if not any(m.training and isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return []
+    return [Check("mode", "batch norm trains", "examples influence each other: call model.eval() first", "notable")]
 
 
 def attack_checks(results: dict[str, RobustAccuracy], tolerance: float) -> list[Check]:
