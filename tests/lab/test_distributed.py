@@ -67,17 +67,12 @@ if "fraction" in known:
     changes["fraction"] = 0.2
 
 
-def seed_alike(session):
-    """Both processes draw the same whole batch."""
-    if session.progress.step == 0 or WORLD > 1:
-        torch.manual_seed(session.progress.step)
-
-
 import sparring.lab.train as train
 original = train.Session.batches
 
 
 def batches(self):
+    """Every process begins a batch with the same random state, so that it draws the same whole batch."""
     for index in original(self):
         torch.manual_seed(self.progress.step)
         yield index

@@ -36,7 +36,12 @@ def usable_cores() -> int:
 
 
 # Task, methods and changes of `sparring demo`: one comparison from each family, on embedded data.
-DEMO: tuple[tuple[str, str, dict[str, Value]], ...] = (("sequential-digits", "plain", {"epochs": 20}),)
+SEQUENCES = "plain,variational_dropout,fraternal_dropout,adversarial_dropout,vat,salt"
+DEMO: tuple[tuple[str, str, dict[str, Value]], ...] = (
+    ("sequential-digits", SEQUENCES, {"epochs": 15}),
+    ("sst", "plain,attention_noise,attention_at", {}),
+    ("digits-ensemble", "plain,lpd", {"epochs": 4, "width": 32, "attacked": 50, "swept": 50}),
+)
 
 
 def do_demo(out: Path, cores: int | None, seeds: Sequence[int]) -> dict[Job, LabError]:

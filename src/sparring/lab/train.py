@@ -183,7 +183,7 @@ def train(
             losses = []
             for loss in session.losses(inputs, targets):
                 accelerator.backward(loss)
-                losses.append(float(loss.detach()))
+                losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
                 if objective.update_each_loss:
                     session.update()
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
