@@ -60,7 +60,7 @@ class WholeBatchNoise(TorchFunctionMode):
 
 
 torch.set_num_threads(1)
-changes = {"epochs": 2, "batch": batch}
+changes = {"epochs": 2, "batch": batch, "optimiser": "sgd", "lr": 0.05}  # adaptive steps would magnify rounding
 known = task(name).setting(method).values
 changes.update({k: v for k, v in {"hidden": 16, "width": 8, "attacked": 5, "swept": 5, "margin_steps": 2}.items() if k in known})
 if "fraction" in known:
@@ -116,9 +116,9 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path, name: st
     assert len(one) == len(two) == 2
     for a, b in zip(one, two, strict=True):
         assert len(a["losses"]) == len(b["losses"])
-        assert b["losses"] == pytest.approx(a["losses"], rel=2e-3)
+        assert b["losses"] == pytest.approx(a["losses"], rel=1e-5)
     first, second = (
         safetensors.torch.load(next((tmp_path / which).glob("best-*")).read_bytes()) for which in ("one", "two")
     )
     for key, value in first.items():
-        assert torch.allclose(value.double(), second[key].double(), rtol=2e-2, atol=2e-3), key
+        assert torch.allclose(value.double(), second[key].double(), rtol=1e-4, atol=1e-6), key
