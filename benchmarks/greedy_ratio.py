@@ -1,6 +1,6 @@
 """How near the greedy adversary comes to the exact worst mask: mean divergence over random models, as a share of the optimum.
 
-    OMP_NUM_THREADS=1 python benchmarks/greedy_ratio.py [--models 8] [--flips 3]
+OMP_NUM_THREADS=1 python benchmarks/greedy_ratio.py [--models 8] [--flips 3]
 """
 
 import argparse
@@ -31,7 +31,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     site, flips = sp.Recurrent("rnn"), options.flips
-    print("| H | random | K = 1 | K = 2 | K = 2, 4 starts | K = 2, 4 starts, through the scale |\n|---|---|---|---|---|---|")
+    print(
+        "| H | random | K = 1 | K = 2 | K = 2, 4 starts | K = 2, 4 starts, through the scale |\n|---|---|---|---|---|---|"
+    )
     for size in (6, 8, 10, 12, 14, 16):
         ball = sp.Flips((flips + 1e-3) / size)
         players = [

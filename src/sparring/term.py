@@ -68,7 +68,8 @@ class Term:
             )
         if self.at is not None and self.by is not None and self.at.kind not in self.by.kinds:
             raise ValueError(
-                f"{type(self.by).__name__} plays at {' and '.join(sorted(self.by.kinds))} sites; {self.at} is a site of kind {self.at.kind}"
+                f"{type(self.by).__name__} plays at {' and '.join(sorted(self.by.kinds))} sites; "
+                f"{self.at} is a site of kind {self.at.kind}"
             )
         if self.at is None and self.share_noise:
             raise ValueError("Term(at=None) compares two passes that differ in noise only: pass share_noise=False")

@@ -30,7 +30,7 @@ from sparring.recipes.ensembles import simultaneous
 
 def smooth_ensemble(k=3, dropout=None, norm=False):
     torch.manual_seed(0)
-    layers = lambda: [nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.Softplus(), nn.Linear(6, 4)]  # noqa: E731
+    layers = lambda: [nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.Softplus(), nn.Linear(6, 4)]
     return Ensemble([nn.Sequential(*layers()) for _ in range(k)], head="3" if norm else "2", dropout=dropout).double()
 
 

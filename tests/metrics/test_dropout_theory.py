@@ -86,7 +86,9 @@ def test_enumeration_is_complete_and_the_exact_adversary_is_the_best_of_it() -> 
     assert len(masks) == sum(comb(6, k) for k in range(4)) == len({tuple(m.tolist()) for m in masks})
     model, x, site = Last(6), inputs(), sp.Recurrent("rnn")
     found = exact_adversary(model, x, site, size=6, flips=3)
-    every = torch.stack([sp.js(model(x), sp.perturbed_call(model, {site: (m / m.mean()).double().expand(5, 6)}, x)) for m in masks])
+    every = torch.stack(
+        [sp.js(model(x), sp.perturbed_call(model, {site: (m / m.mean()).double().expand(5, 6)}, x)) for m in masks]
+    )
     torch.testing.assert_close(found.divergence, every.amax(0).detach())
     for mask, i in zip(found.masks, every.argmax(0)):
         assert torch.equal(mask, masks[i])

@@ -30,13 +30,24 @@ def arguments(kind: str, sizes: list[int], inputs: int, size: int, dtype: torch.
     """x, w_ih, bias, w_hh, bias_hh, h, c, mask, all asking for a gradient."""
     g = torch.Generator().manual_seed(seed)
     gates, batch = GATES[kind] * size, sizes[0]
-    shapes = [(sum(sizes), inputs), (gates, inputs), (gates,), (gates, size), (gates,), (batch, size), (batch, size), (batch, size)]
+    shapes = [
+        (sum(sizes), inputs),
+        (gates, inputs),
+        (gates,),
+        (gates, size),
+        (gates,),
+        (batch, size),
+        (batch, size),
+        (batch, size),
+    ]
     scale = [1.0, 0.5, 0.5, size**-0.5, 0.5, 1.0, 1.0, 1.0]
     drawn = [torch.randn(shape, generator=g, dtype=torch.float64) * s for shape, s in zip(shapes, scale)]
     return [tensor.to(dtype).requires_grad_() for tensor in drawn]
 
 
-def compare(kind: str, sizes: list[int], reverse: bool, inputs: int, size: int, dtype: torch.dtype, seed: int = 0) -> None:
+def compare(
+    kind: str, sizes: list[int], reverse: bool, inputs: int, size: int, dtype: torch.dtype, seed: int = 0
+) -> None:
     """Outputs and all gradients, relative to the largest entry of each tensor."""
     steps, tolerance = Steps.of(sizes, reverse), 1e-10 if dtype == torch.float64 else 1e-5
     ours = arguments(kind, sizes, inputs, size, dtype, seed)

@@ -13,7 +13,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 import sparring.nn as snn
 from sparring.nn.recurrent_forward import masked_forward
 
-LAYERS = [(snn.LSTM, nn.LSTM, {}), (snn.GRU, nn.GRU, {}), (snn.RNN, nn.RNN, {}), (snn.RNN, nn.RNN, {"nonlinearity": "relu"})]
+LAYERS = [
+    (snn.LSTM, nn.LSTM, {}),
+    (snn.GRU, nn.GRU, {}),
+    (snn.RNN, nn.RNN, {}),
+    (snn.RNN, nn.RNN, {"nonlinearity": "relu"}),
+]
 CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell, "RNN_TANH": nn.RNNCell, "RNN_RELU": nn.RNNCell}
 
 
@@ -29,7 +34,9 @@ def same(a: Any, b: Any, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs", "extra"), LAYERS)
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}, {"batch_first": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}, {"batch_first": True}]
+)
 def test_same_state_dict_and_a_mask_of_ones_changes_nothing(ours: Any, theirs: Any, extra: dict, options: dict) -> None:
     reference = theirs(3, 5, **options, **extra)
     layer = ours(3, 5, **options, **extra)
@@ -109,7 +116,13 @@ def test_packed_sequences_equal_each_sequence_on_its_own(
     padded, seen = pad_packed_sequence(output, batch_first=True)
     assert seen.tolist() == lengths
     for b, length in enumerate(lengths):
-        begin = None if start is None else tuple(s[:, b : b + 1] for s in start) if layer.mode == "LSTM" else state[:, b : b + 1]
+        begin = (
+            None
+            if start is None
+            else tuple(s[:, b : b + 1] for s in start)
+            if layer.mode == "LSTM"
+            else state[:, b : b + 1]
+        )
         alone, final = layer(x[b : b + 1, :length], begin, mask=mask[:, b : b + 1])
         torch.testing.assert_close(padded[b : b + 1, :length], alone, rtol=1e-5, atol=1e-5)
         for a, c in zip(flat((output, last))[1:], flat((alone, final))[1:]):

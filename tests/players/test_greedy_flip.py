@@ -18,7 +18,9 @@ from sparring.sites import Slot
 class Last(nn.Module):
     """An RNN and a classifier of its last state."""
 
-    def __init__(self, size: int, dtype: torch.dtype = torch.float32, kind: type[nn.RNNBase] = nn.LSTM, scale: float = 1.0) -> None:
+    def __init__(
+        self, size: int, dtype: torch.dtype = torch.float32, kind: type[nn.RNNBase] = nn.LSTM, scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.rnn = kind(3, size, batch_first=True, dtype=dtype)
         self.head = nn.Linear(size, 4, dtype=dtype)
@@ -43,8 +45,16 @@ def linear_game(base: Tensor, slopes: Tensor) -> Game:
 units = st.integers(4, 40)
 
 
-@given(size=units, fraction=st.floats(0.05, 0.9), rounds=st.integers(1, 4), seed=st.integers(0, 10**6), sampled=st.booleans())
-def test_never_over_budget_and_never_a_flip_without_gain(size: int, fraction: float, rounds: int, seed: int, sampled: bool) -> None:
+@given(
+    size=units,
+    fraction=st.floats(0.05, 0.9),
+    rounds=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    sampled=st.booleans(),
+)
+def test_never_over_budget_and_never_a_flip_without_gain(
+    size: int, fraction: float, rounds: int, seed: int, sampled: bool
+) -> None:
     torch.manual_seed(seed)
     base = torch.bernoulli(torch.full((6, size), 0.7)) if sampled else torch.ones(6, size)
     slopes = torch.randn(6, size)
@@ -88,10 +98,17 @@ def test_the_largest_gains_go_first_and_a_flip_that_hurts_goes_back() -> None:
 def test_the_published_algorithm_overshoots_by_one_and_takes_negative_gains() -> None:
     base = torch.ones(1, 10)
     rising = torch.arange(10.0).view(1, 10)  # every gain is <= 0
-    assert sp.GreedyFlip(sp.Flips(0.3), start="base", rescale=False).ball.flip(base, base, rising, torch.tensor([[3]])).sum() == 10
+    assert (
+        sp.GreedyFlip(sp.Flips(0.3), start="base", rescale=False)
+        .ball.flip(base, base, rising, torch.tensor([[3]]))
+        .sum()
+        == 10
+    )
     published = sp.Flips(0.3).flip_as_published(base, base, rising, torch.tensor([[3]]))
     assert published.tolist() == [[0.0] * 4 + [1.0] * 6]
-    mask = sp.GreedyFlip(sp.Flips(0.3), paper_algorithm=True, rescale=False).respond(linear_game(base, -rising)).values[0]
+    mask = (
+        sp.GreedyFlip(sp.Flips(0.3), paper_algorithm=True, rescale=False).respond(linear_game(base, -rising)).values[0]
+    )
     assert (mask == 0).sum() == 4
 
 
@@ -234,7 +251,9 @@ def test_other_noise_allows_the_base_as_a_start() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(nn.functional.dropout(x, 0.5))
 
-    objective = sp.recipes.adversarial_dropout(Noisy(20), sp.cross_entropy, fraction=0.2, start="base", share_noise=False)
+    objective = sp.recipes.adversarial_dropout(
+        Noisy(20), sp.cross_entropy, fraction=0.2, start="base", share_noise=False
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         objective(torch.randn(4, 6, 3), torch.tensor([0, 1, 2, 3])).backward()
@@ -265,7 +284,9 @@ def test_greedy_beats_random_and_with_a_few_starts_comes_near_the_exact_worst_ma
         greedy += float(ask(model, x, site, sp.GreedyFlip(ball, rounds=2)).divergence.mean())
         best += float(ask(model, x, site, sp.GreedyFlip(ball, rounds=2, restarts=4)).divergence.mean())
         mask = ball.sample(torch.ones(16, size), torch.tensor(flips))
-        random += float(sp.js(model(x), sp.perturbed_call(model, {site: mask / mask.mean(1, keepdim=True)}, x)).mean().detach())
+        random += float(
+            sp.js(model(x), sp.perturbed_call(model, {site: mask / mask.mean(1, keepdim=True)}, x)).mean().detach()
+        )
     assert random < greedy < best <= exact * (1 + 1e-6)
     assert best >= 0.8 * exact, f"{best / exact:.3f}"
 

@@ -225,7 +225,7 @@ def test_a_compiled_module_is_refused_with_the_fix() -> None:
 
 def test_a_site_inside_a_compiled_module_says_so() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), backend="eager")
-    with pytest.raises(ValueError, match="before torch.compile"):
+    with pytest.raises(ValueError, match=r"before torch\.compile"):
         sp.recipes.vat(model, sp.cross_entropy, "_orig_mod.0")
 
 

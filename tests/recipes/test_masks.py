@@ -78,14 +78,20 @@ def test_fraternal_dropout_by_hand_and_without_a_detached_side() -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_adversarial_dropout_by_hand(kind: type[nn.RNNBase], detach: bool, rounds: int) -> None:
     model = Text(kind=kind)
-    objective = adversarial_dropout(model, sp.cross_entropy, at="rnn", fraction=0.2, rounds=rounds, weight=3.0, detach_clean=detach)
+    objective = adversarial_dropout(
+        model, sp.cross_entropy, at="rnn", fraction=0.2, rounds=rounds, weight=3.0, detach_clean=detach
+    )
     loss = objective(X, Y)
     mask = placed(objective)[0].detach()
     assert bool(((mask == 0).sum(1) <= 6).all())
     clean = model(X)
-    expected = (sp.cross_entropy(clean, Y) + 3.0 * sp.js(clean.detach() if detach else clean, under(model, mask))).mean()
+    expected = (
+        sp.cross_entropy(clean, Y) + 3.0 * sp.js(clean.detach() if detach else clean, under(model, mask))
+    ).mean()
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-    for a, b in zip(torch.autograd.grad(loss, list(model.parameters())), torch.autograd.grad(expected, list(model.parameters()))):
+    for a, b in zip(
+        torch.autograd.grad(loss, list(model.parameters())), torch.autograd.grad(expected, list(model.parameters()))
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     found = objective.diagnostics
     assert found["forward_passes"] == 2 + rounds
@@ -150,7 +156,9 @@ def test_on_the_weight_drop_mask_of_a_language_model(rounds: int) -> None:
 
 def test_fraternal_dropout_on_weight_drop_masks_draws_two() -> None:
     model = Language()
-    objective = fraternal_dropout(model, sp.cross_entropy, at=sp.RecurrentWeights("last"), keep=0.5, penalty=sp.squared_error)
+    objective = fraternal_dropout(
+        model, sp.cross_entropy, at=sp.RecurrentWeights("last"), keep=0.5, penalty=sp.squared_error
+    )
     objective(X[:, :-1], X[:, 1:]).backward()
     first, second = objective._step.slots(objective.terms[0].at)[0].value[0], placed(objective)[0][0]
     assert not torch.equal(first, second)
@@ -199,7 +207,9 @@ def test_ramp_up_reaches_its_peak() -> None:
 
 def test_unlabelled_batches_keep_the_regulariser() -> None:
     for recipe in (adversarial_dropout, expectation_linear, fraternal_dropout):
-        objective = recipe(Text(), sp.cross_entropy, at="rnn", **({"fraction": 0.2} if recipe is adversarial_dropout else {}))
+        objective = recipe(
+            Text(), sp.cross_entropy, at="rnn", **({"fraction": 0.2} if recipe is adversarial_dropout else {})
+        )
         loss = objective(X)
         loss.backward()
         assert float(loss.detach()) > 0

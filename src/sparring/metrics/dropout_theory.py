@@ -77,7 +77,9 @@ def exact_adversary(
     """
     count = sum(comb(size, k) for k in range(flips + 1))
     if count > limit:
-        raise ValueError(f"{count} masks of {size} units with up to {flips} flips; the limit is {limit}: use fewer units")
+        raise ValueError(
+            f"{count} masks of {size} units with up to {flips} flips; the limit is {limit}: use fewer units"
+        )
     full, best, worst = None, None, None
     for mask in masks_within(size, flips):
         found = outputs_under(model, inputs, site, _scaled(mask, rescale), outputs)

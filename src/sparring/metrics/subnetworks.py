@@ -69,7 +69,12 @@ class _Listener:
 
 @torch.no_grad()
 def ask(
-    model: nn.Module, inputs: Any, site: Site, player: Player, penalty: Penalty = js, outputs: Callable[[Any], Tensor] | None = None
+    model: nn.Module,
+    inputs: Any,
+    site: Site,
+    player: Player,
+    penalty: Penalty = js,
+    outputs: Callable[[Any], Tensor] | None = None,
 ) -> Answer:
     """Let a player respond to a model as it is: nothing is trained, nothing stays behind.
 
@@ -134,7 +139,12 @@ def subnetwork_accuracies(
 
 @torch.no_grad()
 def mean_adversarial_mask(
-    model: nn.Module, inputs: Any, site: Site, player: Player, penalty: Penalty = js, outputs: Callable[[Any], Tensor] | None = None
+    model: nn.Module,
+    inputs: Any,
+    site: Site,
+    player: Player,
+    penalty: Penalty = js,
+    outputs: Callable[[Any], Tensor] | None = None,
 ) -> list[Tensor]:
     """How often each unit survives the adversary, averaged over a test set: (H,) per slot; one row of Fig. 4.
 
@@ -175,9 +185,7 @@ def decompose(base: Tensor, adversarial: Tensor) -> Decomposition:
     """
     p, q = base - base.mean(0), adversarial - adversarial.mean(0)
     gap = (base.mean(0) - adversarial.mean(0)).square().sum(-1)
-    return Decomposition(
-        p.square().mean(0).sum(-1), q.square().mean(0).sum(-1), (p * q).mean(0).sum(-1), gap
-    )
+    return Decomposition(p.square().mean(0).sum(-1), q.square().mean(0).sum(-1), (p * q).mean(0).sum(-1), gap)
 
 
 @torch.no_grad()

@@ -135,7 +135,13 @@ class _Network:
                     b_ih, b_hh = biases or (None, None)
                     mask = None if mask is None else mask.to(wide).expand(h0.shape[1], -1)
                     first = h0[at].to(wide), c0[at].to(wide)
-                    given: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None] = (rows, w_ih, b_ih, w_hh, b_hh)
+                    given: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None] = (
+                        rows,
+                        w_ih,
+                        b_ih,
+                        w_hh,
+                        b_hh,
+                    )
                     if layer == 0:  # deeper inputs change with the masks below
                         own, folded = (b_hh, None) if module.mode == "GRU" else (None, b_hh)
                         projected = shared_projection(rows, source, w_ih, b_ih, folded)
@@ -183,7 +189,9 @@ class _Network:
             raise ValueError(f"{wanted}: one per layer and direction; got {shape}")
         for one in mask:
             if one is not None and tuple(one.shape) not in ((batch, size), (1, size)):
-                raise ValueError(f"{wanted}: a row per example or one for all; got {tuple(one.shape)} for one connection")
+                raise ValueError(
+                    f"{wanted}: a row per example or one for all; got {tuple(one.shape)} for one connection"
+                )
         return list(mask)
 
 

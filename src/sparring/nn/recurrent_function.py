@@ -79,7 +79,9 @@ class _Recurrence(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, *_differentiable(ctx.kind, ctx.steps, tensors, grads, wanted)
         if ctx.gates is None:
-            raise RuntimeError("the backward pass of a recurrence ran a second time; say retain_graph=True the first time")
+            raise RuntimeError(
+                "the backward pass of a recurrence ran a second time; say retain_graph=True the first time"
+            )
         return None, None, *_gradients(ctx, tensors, out, grads, wanted)
 
 

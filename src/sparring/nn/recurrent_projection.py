@@ -47,7 +47,11 @@ def shared_projection(
         return None
     slot, identity = ("projection", weight.data_ptr()), tuple(map(_identity, (source, weight, bias, second)))
     if slot not in store:
-        store[slot] = (identity, source, project(rows, weight, bias, second))  # the source lives on, so its address stays its own
+        store[slot] = (
+            identity,
+            source,
+            project(rows, weight, bias, second),
+        )  # the source lives on, so its address stays its own
     known, first, projected = store[slot]
     if known != identity:
         return None

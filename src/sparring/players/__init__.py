@@ -8,4 +8,15 @@ from .noise import Bernoulli, Noise
 from .pgd import PGD
 from .player import Game, Player, Response
 
-__all__ = ["PGD", "Bernoulli", "FastGradient", "Game", "GreedyFlip", "Interpretable", "Noise", "Player", "Response", "WordDirections"]
+__all__ = [
+    "PGD",
+    "Bernoulli",
+    "FastGradient",
+    "Game",
+    "GreedyFlip",
+    "Interpretable",
+    "Noise",
+    "Player",
+    "Response",
+    "WordDirections",
+]

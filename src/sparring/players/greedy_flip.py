@@ -140,7 +140,9 @@ class GreedyFlip:
                     f"GreedyFlip(start=...): the start mask differs from the base in {int(used.max())} entries at {slot.name}, "
                     f"the budget is {int(total.min())}"
                 )
-            return [torch.maximum(self.ball.budget(entries, k / self.rounds), used) for k in range(1, self.rounds)] + [total]
+            return [torch.maximum(self.ball.budget(entries, k / self.rounds), used) for k in range(1, self.rounds)] + [
+                total
+            ]
         return self.ball.schedule(entries, self.rounds, spent=int(self.start == "flip"))
 
 

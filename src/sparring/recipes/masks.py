@@ -126,7 +126,12 @@ def adversarial_dropout(
         options: passed to `Objective`.
     """
     player = GreedyFlip(
-        Flips(fraction, rows=isinstance(at, RecurrentWeights)), rounds, start, restarts, paper_algorithm, through_scale=through_scale
+        Flips(fraction, rows=isinstance(at, RecurrentWeights)),
+        rounds,
+        start,
+        restarts,
+        paper_algorithm,
+        through_scale=through_scale,
     )
     term = Term(mask_site(at, keep), player, penalty, weight, share_noise, detach_clean, name="AdD")
     return Objective(model, loss, term, *terms, **options)

@@ -134,7 +134,9 @@ class RecurrentWeights:
 
         def forward(input: Any, hx: Any = None, mask: Any = None, weights: Any = None) -> Any:
             _, batch = _batch(network, input)
-            drawn: list[Tensor | None] = list(module.draw_weights()) if isinstance(module, WeightDrop) else [None] * len(names)
+            drawn: list[Tensor | None] = (
+                list(module.draw_weights()) if isinstance(module, WeightDrop) else [None] * len(names)
+            )
             multipliers: list[Tensor | None] = []
             for label, own in zip(names, drawn):
                 if label not in chosen:
@@ -146,7 +148,9 @@ class RecurrentWeights:
                 clean = clean.expand(batch, *clean.shape)
                 placed = visit(slot if len(chosen) == 1 else f"{slot}.{label}", clean, _everywhere(clean))
                 if placed.shape[0] > 1 and placed.stride(0) != 0:
-                    raise ValueError(f"{self} is shared by the batch: place a mask of shape (1, {', '.join(map(str, ones.shape))})")
+                    raise ValueError(
+                        f"{self} is shared by the batch: place a mask of shape (1, {', '.join(map(str, ones.shape))})"
+                    )
                 multipliers.append(placed[0])
             return _onwards(module, inner, input, hx, mask, multipliers)
 

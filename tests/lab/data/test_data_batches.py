@@ -79,10 +79,10 @@ def test_an_epoch_shows_every_example_once_in_a_seeded_order(
 
 
 def test_epochs_and_seeds_differ_and_like_lengths_share_batches() -> None:
-    flat = lambda batches: np.concatenate(batches).tolist()  # noqa: E731
+    flat = lambda batches: np.concatenate(batches).tolist()
     assert flat(order(50, 8, 0, 0)) != flat(order(50, 8, 0, 1)) != flat(order(50, 8, 1, 1))
     lengths = np.random.default_rng(0).integers(1, 60, 640)
-    waste = lambda batches: sum(lengths[b].max() * len(b) for b in batches) / lengths.sum()  # noqa: E731
+    waste = lambda batches: sum(lengths[b].max() * len(b) for b in batches) / lengths.sum()
     assert waste(order(640, 32, lengths=lengths.tolist())) < 1.1 < waste(order(640, 32))
     with pytest.raises(ValueError, match="batch is 0"):
         order(5, 0)

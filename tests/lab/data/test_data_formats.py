@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_samples import PACK, SAMPLES, archive, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_samples import PACK, SAMPLES, archive, write
 from sparring.lab.data import DataError, Folder, MissingData
 from sparring.lab.data.agnews import ag_news, tidied
 from sparring.lab.data.cnn import cnn

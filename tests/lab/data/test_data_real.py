@@ -114,7 +114,7 @@ def test_nli(data_folder: Path) -> None:
     assert plain.labels is not None
     assert native.second is not None
     assert plain.second is not None
-    bare = lambda text: "".join(c for c in text.lower() if c.isalnum())  # noqa: E731
+    bare = lambda text: "".join(c for c in text.lower() if c.isalnum())
     agreed = {(bare(a), bare(b)): y for a, b, y in zip(plain.first, plain.second, plain.labels.tolist())}
     labels = [agreed[bare(a), bare(b)] for a, b in zip(native.first, native.second)]
     assert native.labels.tolist() == labels  # two files from two sources

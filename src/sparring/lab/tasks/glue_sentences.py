@@ -48,7 +48,7 @@ def generated(task: str, count: int, seed: int) -> Texts:
 
     draw, first, second, labels = random.Random(seed), [], [], []
     for number in range(count):
-        said, other = statement(draw), statement(draw)
+        said, _ = statement(draw), statement(draw)
         if task == "rte":
             label, denied = number % 2, draw.random() < 0.5
             first.append(" ".join(["never", *said] if denied else said))

@@ -101,4 +101,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.platform() + platform.processor()
-    return "".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))))
+    return "".join(
+        dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part")))
+    )
