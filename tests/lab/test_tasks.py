@@ -15,7 +15,7 @@ from sparring.lab.task import Split, like, rows, take
 
 # Still `tiny`, but one short epoch: what is tested is that everything fits together.
 SHORTER = {
-    "epochs": 1, "attacked": 10, "swept": 10, "margin_steps": 3, "questions": 64, "examples": 96, "estimates": 3, "width": 8,
+    "epochs": 1, "attacked": 10, "swept": 10, "margin_steps": 3, "questions": 65, "examples": 96, "estimates": 3,
     "samples": 2,
 }  # fmt: skip
 PAIRS = [(entry.name, method.name) for entry in tasks().values() if "tiny" in entry.scales for method in entry.methods]

@@ -111,7 +111,7 @@ class Session:
             if not finite(loss):
                 p = self.progress
                 raise Diverged(
-                    f"the loss is {float(loss)} at epoch {p.epoch + 1}, batch {p.batch + 1}; "
+                    f"the loss is {float(loss.detach())} at epoch {p.epoch + 1}, batch {p.batch + 1}; "
                     "a smaller --set lr=... or radius, or --set clip=1, may help"
                 )
             yield loss
