@@ -38,9 +38,9 @@ def usable_cores() -> int:
 # Task, methods and changes of `sparring demo`: one comparison from each family, on embedded data.
 SEQUENCES = "plain,variational_dropout,fraternal_dropout,adversarial_dropout,vat,salt"
 DEMO: tuple[tuple[str, str, dict[str, Value]], ...] = (
-    ("sequential-digits", SEQUENCES, {"epochs": 15}),
+    ("sequential-digits", SEQUENCES, {"epochs": 30}),
     ("sst", "plain,attention_noise,attention_at", {}),
-    ("digits-ensemble", "plain,lpd", {"epochs": 4, "width": 32, "attacked": 50, "swept": 50}),
+    ("digits-ensemble", "plain,lpd", {"epochs": 10, "width": 32, "attacked": 50, "swept": 50}),
 )
 
 

@@ -191,7 +191,10 @@ def comparisons(runs: Sequence[Run], tasks: Mapping[str, Task]) -> list[Comparis
     for run in runs:
         groups.setdefault((run.config["task"], run.config["scale"]), []).append(run)
     found = []
-    for (name, _), group in sorted(groups.items(), key=lambda item: (item[0][0], SCALES.index(item[0][1]))):
+    known = list(tasks)
+    for (name, _), group in sorted(
+        groups.items(), key=lambda item: (place(item[0][0], known), SCALES.index(item[0][1]))
+    ):
         task = tasks.get(name)
         order = [method.name for method in task.methods] if task else []
         found.append(compare(group, task.baseline if task else "plain", order))

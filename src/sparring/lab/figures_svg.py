@@ -130,9 +130,9 @@ def lines(
     y_label: str,
     colours: Mapping[str, int],
     log_x: bool = False,
-    dots: bool = True,
+    dashes: Mapping[str, int] | None = None,
 ) -> str:
-    """One line for each series; hovering over a dot shows its number."""
+    """One line for each series (1 dashed, 2 dotted in `dashes`); hovering over a dot shows its number."""
     kept = {name: [(x, y) for x, y in zip(*points) if y is not None] for name, points in series.items()}
     xs = [x for points in kept.values() for x, _ in points]
     ys = [y for points in kept.values() for _, y in points]
@@ -141,9 +141,9 @@ def lines(
     for name, points in kept.items():
         colour = f"var(--s{colours.get(name, 0)})"
         path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in points)
-        parts.append(f'<polyline class="series" points="{path}" stroke="{colour}"/>')
-        step = max(1, len(points) // 25)
-        for x, y in points[:: step if dots else len(points) or 1]:
+        dash = ("", ' stroke-dasharray="7 5"', ' stroke-dasharray="1 5"')[(dashes or {}).get(name, 0) % 3]
+        parts.append(f'<polyline class="series" points="{path}" stroke="{colour}"{dash}/>')
+        for x, y in points[:: max(1, len(points) // 25)]:
             tip = f"{escape(name)}: {short(y)} at {short(x)}"
             parts.append(
                 f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="3" fill="{colour}"><title>{tip}</title></circle>'

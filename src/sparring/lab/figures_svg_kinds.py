@@ -39,9 +39,7 @@ def differences(rows: Sequence[tuple[str, float, tuple[float, float] | None, int
         parts.append(
             f'<circle cx="{x(mean)}" cy="{y}" r="5" fill="var(--s{colour})"><title>{escape(tip)}</title></circle>'
         )
-    parts.append(
-        f'<text class="name" x="{(left + WIDTH - RIGHT) / 2}" y="{height - 6}" text-anchor="middle">{escape(label)}</text>'
-    )
+    parts.append(f'<text class="name" x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{escape(label)}</text>')
     return svg("".join(parts), label, height)
 
 

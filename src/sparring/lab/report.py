@@ -49,8 +49,9 @@ def headline(comparison: Comparison) -> str:
         return text + ". One seed says nothing about chance: add seeds."
     low, high = best.difference.interval
     against = f"{best.difference.mean:+.3g} [{low:+.3g}, {high:+.3g}]"
-    clear = "clearly " + verdict(best, comparison.better) if best.difference.clear else "not clearly different"
-    return f"{text}; {clear} from the baseline ({against}, 95 % interval over {len(best.values)} paired seeds)."
+    word = verdict(best, comparison.better)
+    clear = f"clearly {word} than" if best.difference.clear else "not clearly different from"
+    return f"{text}; {clear} the baseline ({against}, 95 % interval over {len(best.values)} paired seeds)."
 
 
 def section(comparison: Comparison) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def section(comparison: Comparison) -> dict[str, Any]:
         for row in comparison.rows
         if row.difference is not None and math.isfinite(row.difference.mean)
     ]
-    gap = f"{comparison.score}: method minus baseline ({comparison.better} is better)"
+    gap = f"difference in {comparison.score} ({comparison.better} is better)"
     others = sorted({name for row in comparison.rows for name in row.others})
     commands = [read_json(run.path / "environment.json")["command"] for row in comparison.rows for run in row.runs]
     return {

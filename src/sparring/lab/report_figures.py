@@ -34,7 +34,8 @@ def chart(title: str, drawing: str, legend: Sequence[tuple[str, int]] = (), note
 
 def learning_curves(comparison: Comparison, colours: Mapping[str, int]) -> list[Chart]:
     """Validation score and training loss of every method, by epoch."""
-    charts = []
+    charts: list[Chart] = []
+    drawn: list[Any] = []
     for title, label, path in (
         (f"Validation {comparison.score}", comparison.score, ("validation", comparison.score)),
         ("Training loss", "loss", ("loss",)),
@@ -43,7 +44,8 @@ def learning_curves(comparison: Comparison, colours: Mapping[str, int]) -> list[
     ):
         series = {row.label: by_epoch(row.runs, *path) for row in comparison.rows}
         series = {name: points for name, points in series.items() if len(points[0]) > 1}
-        if series:
+        if series and series not in drawn:  # methods without a term have the same loss twice
+            drawn.append(series)
             legend = [(name, colours[name]) for name in series]
             charts.append(chart(title, figures_svg.lines(series, "epoch", label, colours), legend))
     return charts
@@ -90,21 +92,23 @@ def grouped_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[
     made = []
     for (kind, title), members in groups.items():
         charts = [merged(members, colours)] if kind == "curves" else [draw(name, f, colours) for name, f in members]
-        made.append({"title": title, "charts": charts})
+        made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences")})
     return made
 
 
 def merged(members: Sequence[tuple[str, dict[str, Any]]], colours: Mapping[str, int]) -> Chart:
     """The curves of all methods in one chart."""
-    series, tints = {}, {}
+    series, tints, dashes = {}, {}, {}
     for method, figure in members:
-        for name, values in figure["series"].items():
+        for place, (name, values) in enumerate(figure["series"].items()):
             label = method if len(figure["series"]) == 1 or name == method else f"{method} · {name}"
-            series[label] = (figure["x"], values)
-            tints[label] = colours[method]
+            label += ("", " (dashed)", " (dotted)")[place % 3]
+            series[label], tints[label], dashes[label] = (figure["x"], values), colours[method], place
     first = members[0][1]
-    drawing = figures_svg.lines(series, first["x_label"], first["y_label"], tints, first["log"])
-    note = "; ".join(f"{method}: {figure['note']}" for method, figure in members if figure["note"])
+    drawing = figures_svg.lines(series, first["x_label"], first["y_label"], tints, first["log"], dashes)
+    notes = {method: figure["note"] for method, figure in members if figure["note"]}
+    alike = len(set(notes.values())) == 1
+    note = next(iter(notes.values())) if alike else "; ".join(f"{method}: {note}" for method, note in notes.items())
     return chart("", drawing, list(tints.items()), note)
 
 
@@ -113,8 +117,8 @@ def draw(name: str, figure: Mapping[str, Any], colours: Mapping[str, int]) -> Ch
     note = figure["note"]
     match figure["kind"]:
         case "reliability":
-            colour = colours[name] or 1
-            drawing = figures_svg_kinds.reliability(figure["confidence"], figure["accuracy"], figure["count"], colour)
+            parts = (figure["confidence"], figure["accuracy"], figure["count"])
+            drawing = figures_svg_kinds.reliability(*parts, colours[name])
             return chart(name, drawing, note=f"expected calibration error {figure['ece']:.3g}")
         case "histogram":
             legend = [(series, place) for place, series in enumerate(figure["series"], 1)]
