@@ -1,7 +1,7 @@
 """What someone else needs to repeat a run: versions, machine, commit, command.
 
 >>> sorted(describe())[:3]
-['commit', 'cpu', 'cores']
+['commit', 'cores', 'cpu']
 """
 
 import os

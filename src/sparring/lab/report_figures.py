@@ -107,7 +107,7 @@ def merged(members: Sequence[tuple[str, dict[str, Any]]], colours: Mapping[str, 
     first = members[0][1]
     drawing = figures_svg.lines(series, first["x_label"], first["y_label"], tints, first["log"], dashes)
     notes = {method: figure["note"] for method, figure in members if figure["note"]}
-    alike = len(set(notes.values())) == 1
+    alike = len(notes) == len(members) and len(set(notes.values())) == 1
     note = next(iter(notes.values())) if alike else "; ".join(f"{method}: {note}" for method, note in notes.items())
     return chart("", drawing, list(tints.items()), note)
 
