@@ -82,7 +82,9 @@ def shifted(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.randint(9, (count, 1)) + torch.arange(height)
     columns = torch.randint(9, (count, 1)) + torch.arange(width)
     columns = torch.where(torch.rand(count, 1) < 0.5, columns, columns.flip(1))
-    return padded[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1), targets
+    moved = padded[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
+    # A channels-last view makes torch 2.13's convolution backward corrupt memory when there are few channels.
+    return moved.movedim(-1, 1).contiguous(), targets
 
 
 DROPOUTS: dict[str, Callable[[Setting], nn.Module | None]] = {
