@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from .cli_data import data_app
+from .cli_options import Board, Cores, DataDir, Every, Out, Scale, Seeds, Sets, TaskName
 from .cli_parse import data_folder, parse_methods, parse_seeds, parse_sets
 from .errors import Interrupted, LabError, RunError, unknown
 
@@ -36,23 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
-
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help="a name from `sparring tasks`")]
-Scale = Annotated[str, typer.Option(help="tiny (embedded data, seconds), small (real data, minutes) or paper")]
-DataDir = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="folder of the real data sets; default $SPARRING_DATA")
-]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="where run folders go; finished runs found there are reused")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="change a setting, e.g. --set lr=0.01 (repeat for more)"),
-]
-Every = Annotated[float, typer.Option(metavar="SECONDS", help="time between checkpoints; 0: after every update")]
-Seeds = Annotated[str, typer.Option(help="how many seeds (3 means 0, 1, 2), or a list such as 0,7,11")]
-Cores = Annotated[
-    int | None, typer.Option(min=1, help="runs at once, one thread each; default all cores of the machine")
-]
-Board = Annotated[bool, typer.Option("--tensorboard", help="also write TensorBoard logs into the run folder")]
 
 
 @app.command("tasks")
