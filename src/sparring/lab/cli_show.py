@@ -113,6 +113,7 @@ class JobBars:
         self.progress, self.jobs = progress, {job.path: job for job in jobs}
         self.parts: dict[Path, float] = {}
         self.bars: dict[Path, Any] = {}
+        self.ended = 0
         self.total = progress.add_task("all runs", total=len(jobs) * 100)
 
     def notice(self, word: Notice) -> None:
@@ -127,13 +128,12 @@ class JobBars:
 
     def done(self, job: Job) -> None:
         """A run ended."""
-        self.parts[job.path] = 1.0
+        self.parts[job.path], self.ended = 1.0, self.ended + 1
         self.progress.update(self.total, completed=int(100 * sum(self.parts.values())))
         if (bar := self.bars.pop(job.path, None)) is not None:
             self.progress.remove_task(bar)
         if not self.progress.console.is_terminal:
-            ended = sum(part == 1.0 for part in self.parts.values())
-            self.progress.console.print(f"{ended}/{len(self.jobs)} {job.label}")
+            self.progress.console.print(f"{self.ended}/{len(self.jobs)} {job.setting.task} · {job.label}")
 
 
 def listing(names: Iterable[str]) -> str:
