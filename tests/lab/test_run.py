@@ -83,6 +83,34 @@ def test_a_crash_and_a_restart_change_nothing(tmp_path: Path, method: str, every
     assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole"), f"crashed at step {at}"
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("rte", "smart"),  # averaged weights
+        ("rte", "free_at"),  # a perturbation carried from batch to batch
+        ("rte", "free_lb"),
+        ("sst", "attention_at"),
+        ("digits-ensemble", "lpd"),
+        ("dropout-images", "lbd"),  # batch norm and learned rates
+        ("movielens", "sivae-bernoulli"),
+    ],
+)
+def test_methods_with_a_memory_resume_with_it(tmp_path: Path, name: str, method: str) -> None:
+    known = task(name).setting(method).values
+    short = {"epochs": 2, "examples": 96, "attacked": 5, "swept": 5, "margin_steps": 2, "samples": 2, "width": 16}
+    setting = task(name).setting(method, overrides={k: v for k, v in short.items() if known.get(k)})
+    execute(setting, tmp_path / "whole")
+
+    def crash(session) -> None:
+        if session.progress.step == session.per_epoch + 1:
+            raise Crash
+
+    with pytest.raises(Crash):
+        execute(setting, tmp_path / "crashed", checkpoint_every=0.0, watch=crash)
+    execute(setting, tmp_path / "crashed")
+    assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
+
+
 def test_accumulated_gradients_survive_a_crash(tmp_path: Path) -> None:
     setting = setting_of("plain", accumulate=3, epochs=1)
     execute(setting, tmp_path / "whole")

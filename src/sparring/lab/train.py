@@ -118,6 +118,9 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """Two trees for `checkpoint.save`. Every process must call it, the main one writes."""
+        for term in getattr(self.objective, "stateful", ()):
+            if hasattr(term, "follow"):
+                term.follow()  # SMART's average would take in the last update at the next step: it must be in the file
         owner = self.objective if isinstance(self.objective, nn.Module) else self.model
         state = {
             "model": dict(owner.state_dict()),
