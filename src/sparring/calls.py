@@ -37,10 +37,11 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 @contextmanager
-def still_statistics(model: nn.Module) -> Iterator[None]:
+def still_statistics(model: nn.Module, layout: "Layout | None" = None) -> Iterator[None]:
     """Batch statistics are used as the mode says, but the running averages do not move."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
-    momenta = [(m, m.momentum) for m in model.modules() if isinstance(m, _InstanceNorm) and m.training]
+    candidates = _norms(model) if layout is None else layout.norms
+    norms = [m for m in candidates if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    momenta = [(m, m.momentum) for m in candidates if isinstance(m, _InstanceNorm) and m.training]
     for norm in norms:
         norm.track_running_stats = False
     for instance, _ in momenta:
@@ -52,6 +53,22 @@ def still_statistics(model: nn.Module) -> Iterator[None]:
             norm.track_running_stats = True
         for instance, momentum in momenta:
             instance.momentum = momentum
+
+
+def _norms(model: nn.Module) -> tuple[nn.Module, ...]:
+    return tuple(m for m in model.modules() if isinstance(m, _BatchNorm | _InstanceNorm))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where passes must act, looked up once for all passes of a step: walking a large model each time would cost."""
+
+    norms: tuple[nn.Module, ...]
+    matches: dict[Site, dict[str, nn.Module]]
+
+    @classmethod
+    def of(cls, model: nn.Module, sites: Sequence[Site]) -> "Layout":
+        return cls(_norms(model), {site: site.modules(model) for site in sites})
 
 
 @contextmanager
@@ -76,6 +93,7 @@ class Pass:
         tapes: tapes that close when one of their sites fires (clean pass).
         valid: finds the padding mask of a slot.
         devices: where random numbers may be drawn; found from the model if not given.
+        layout: where the sites and normalisation layers are; found from the model if not given.
     """
 
     model: nn.Module
@@ -84,6 +102,7 @@ class Pass:
     tapes: Sequence[Tape] = ()
     valid: Valid | None = None
     devices: tuple[torch.device, ...] = ()
+    layout: Layout | None = None
     slots: dict[Site, list[Slot]] = field(default_factory=dict)
     checkpointed: bool = False
     aside: RandomState | None = None
@@ -117,8 +136,8 @@ class Pass:
             stack.enter_context(drawing_from(noise))
             if self.sites:
                 stack.enter_context(_no_fast_path())
-            stack.enter_context(nullcontext() if clean else still_statistics(self.model))
-            stack.enter_context(installed(self.model, self.sites, self.visit))
+            stack.enter_context(nullcontext() if clean else still_statistics(self.model, self.layout))
+            stack.enter_context(installed(self.model, self.sites, self.visit, self.layout))
             stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
             stack.enter_context(replaying(replay, attached, replay_noise))
             outputs = call(self.model, inputs)
@@ -212,7 +231,10 @@ def _sequence_number() -> int:
 
 @contextmanager
 def installed(
-    model: nn.Module, sites: Sequence[Site], visit: Callable[[Site, str, Tensor, Tensor | None], Tensor]
+    model: nn.Module,
+    sites: Sequence[Site],
+    visit: Callable[[Site, str, Tensor, Tensor | None], Tensor],
+    layout: Layout | None = None,
 ) -> Iterator[None]:
     """Hooks of all sites on, for the length of the block; off again whatever happens inside."""
     undo: list[Undo] = []
@@ -222,7 +244,8 @@ def installed(
             def at(name: str, value: Tensor, valid: Tensor | None = None, site: Site = site) -> Tensor:
                 return visit(site, name, value, valid)
 
-            for name, module in site.modules(model).items():
+            matches = site.modules(model) if layout is None else layout.matches[site]
+            for name, module in matches.items():
                 undo.append(site.install(name, module, at))
         yield
     finally:

@@ -41,7 +41,11 @@ class Entry:
     def result(self, attached: bool, noise: bool) -> Any:
         if noise:
             self.noise.restore()
-        return self.output if attached else tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self.output)
+        if attached:
+            return self.output
+        if isinstance(self.output, Tensor):
+            return self.output.detach()
+        return tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self.output)
 
 
 @dataclass
@@ -62,8 +66,12 @@ class Tape:
         self.open = False
 
 
+def _leaves(output: Any) -> Sequence[Any]:
+    return (output,) if isinstance(output, Tensor) else tree_leaves(output)  # most modules return one tensor
+
+
 def _versions(output: Any) -> tuple[int, ...]:
-    return tuple(x._version for x in tree_leaves(output) if isinstance(x, Tensor))
+    return tuple(x._version for x in _leaves(output) if isinstance(x, Tensor))
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -105,7 +113,7 @@ def recording(model: nn.Module, tapes: Sequence[Tape], devices: tuple[torch.devi
             for tape, mark in marks:
                 if tape.open:
                     if entry is None:
-                        if not all(isinstance(x, _PLAIN) for x in tree_leaves(output)):
+                        if not all(isinstance(x, _PLAIN) for x in _leaves(output)):
                             break
                         entry = Entry(module, output, _versions(output), current(devices))
                     tape.entries[mark:] = [entry]  # its inner modules finished with it

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .calls import Pass, Placement, Recomputation
+from .calls import Layout, Pass, Placement, Recomputation
 from .nn.recurrent_projection import shared_projections
 from .penalties import per_example
 from .randomness import RandomState, current
@@ -73,13 +73,15 @@ class Step:
 
     def __post_init__(self) -> None:
         self.recomputation = Recomputation(self.model, self.sites)
+        self.layout = Layout.of(self.model, self.sites)
 
     # -- the clean pass ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Run the clean pass and remember its random state, its outputs and what stood at the sites."""
         self.noise = current(self.devices)
-        self.clean = Pass(self.model, self.sites, {}, tuple(self.tapes.values()), self._mask_of, self.devices)
+        tapes = tuple(self.tapes.values())
+        self.clean = Pass(self.model, self.sites, {}, tapes, self._mask_of, self.devices, self.layout)
         self.forward_passes += 1
         with shared_projections(self.cache):
             raw = self.clean.run(self.inputs, clean=True)
@@ -147,7 +149,7 @@ class Step:
         tape = self.tapes.get(frozenset(placements)) if replay else None
         if tape is not None and state is not self.noise and not tape.noise_free:
             tape = None
-        one = Pass(self.model, self.sites, placements, (), self._mask_of, self.devices)
+        one = Pass(self.model, self.sites, placements, (), self._mask_of, self.devices, self.layout)
         self.forward_passes += 1
         with torch.no_grad() if graph == "none" else nullcontext(), shared_projections(self.cache):
             outputs = one.run(
