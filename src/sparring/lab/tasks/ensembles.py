@@ -229,7 +229,7 @@ DIGITS: dict[str, Value] = {
     "autoattack": 30, "swept": 100,
 }  # fmt: skip
 CIFAR: dict[str, Value] = {
-    **SETTINGS, "lr": 0.1, "epochs": 2, "width": 4, "epsilon": 0.02, "attacked": 100, "margin_steps": 20,
+    **SETTINGS, "lr": 0.1, "epochs": 6, "width": 8, "epsilon": 0.02, "attacked": 200, "margin_steps": 20,
     "autoattack": 50, "swept": 0, "files": 1, "test_examples": 1000,
 }  # fmt: skip
 CIFAR_PAPER: dict[str, Value] = {
