@@ -12,7 +12,7 @@ from sparring.nn import recurrent_native, recurrent_plain
 from sparring.nn.native.build import library
 from sparring.nn.recurrent_composite import GATES, composite
 from sparring.nn.recurrent_function import INPUTS, recurrence
-from sparring.nn.recurrent_projection import shared_projection, shared_projections
+from sparring.nn.recurrent_projection import FEW, shared_projection, shared_projections
 from sparring.nn.recurrent_steps import Steps
 
 KERNELS = ["plain", "native"]
@@ -61,18 +61,21 @@ def compare(
         assert (a.double() - b).detach().abs().max() <= tolerance * b.detach().abs().max().clamp_min(1), name
 
 
+@pytest.mark.parametrize("inputs", [3, FEW])  # few join the recurrent product, more are projected before it
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", list(GATES))
-def test_every_value_and_gradient_equals_the_composite(kernel: str, kind: str, dtype: torch.dtype) -> None:
+def test_every_value_and_gradient_equals_the_composite(
+    kernel: str, kind: str, dtype: torch.dtype, inputs: int
+) -> None:
     for sizes, reverse in itertools.product(([4] * 6, [5, 5, 3, 3, 1], [1], [13] * 2), (False, True)):
-        compare(kind, sizes, reverse, inputs=3, size=19, dtype=dtype)
+        compare(kind, sizes, reverse, inputs, size=19, dtype=dtype)
 
 
 @given(
     kind=st.sampled_from(list(GATES)),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6).map(lambda s: sorted(s, reverse=True)),
     reverse=st.booleans(),
-    inputs=st.integers(1, 5),
+    inputs=st.integers(1, FEW + 2),
     size=st.integers(1, 37),
     native=st.booleans(),
     seed=st.integers(0, 10**6),
@@ -82,6 +85,25 @@ def test_any_shape(kind: str, sizes: list[int], reverse: bool, inputs: int, size
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARRING_NATIVE", str(int(native)))
         compare(kind, sizes, reverse, inputs, size, torch.float32, seed)
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+@pytest.mark.parametrize("inputs", [2, FEW])
+@pytest.mark.parametrize("left_out", [(), ("bias",), ("bias_hh",), ("bias", "bias_hh"), ("mask",)])
+def test_each_gradient_alone_and_with_parts_left_out(
+    kernel: str, kind: str, inputs: int, left_out: tuple[str, ...]
+) -> None:
+    steps = Steps.of([4, 4, 3])
+    given = dict(zip(INPUTS, arguments(kind, [4, 4, 3], inputs, 9, torch.float32)))
+    given |= dict.fromkeys(left_out)
+    oracle = {k: None if v is None else v.detach().double().requires_grad_() for k, v in given.items()}
+    truth = composite(kind, steps, *oracle.values())[0].square().sum()
+    for name, tensor in given.items():
+        if tensor is None or (name == "c" and kind != "lstm"):
+            continue
+        (alone,) = torch.autograd.grad(recurrence(kind, steps, *given.values())[0].square().sum(), tensor)
+        (expected,) = torch.autograd.grad(truth, oracle[name], retain_graph=True)
+        assert (alone.double() - expected).abs().max() <= 1e-5 * expected.abs().max().clamp_min(1), name
 
 
 def test_wide_layers_use_several_slices_and_panels(kernel: str) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import recurrent_native, recurrent_plain
 from .recurrent_composite import composite
-from .recurrent_projection import project
+from .recurrent_projection import project, total
 from .recurrent_steps import Steps
 
 INPUTS = ("x", "w_ih", "bias", "w_hh", "bias_hh", "h", "c", "mask")
@@ -50,7 +50,11 @@ def _run(
     h: Tensor, c: Tensor, mask: Tensor | None, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     recurrent_bias, folded = (bias_hh, None) if kind == "gru" else (None, bias_hh)  # elsewhere the two biases are one
-    if w_ih is None and folded is not None:
+    if recurrent_native.joins(kind, x, w_ih):
+        both = total(bias, folded)
+        column = w_hh.new_zeros(len(w_hh)) if both is None else both
+        w_hh, projected = torch.cat([w_hh, w_ih, column.unsqueeze(1)], 1), x.contiguous()  # type: ignore[list-item]
+    elif w_ih is None and folded is not None:
         projected = x + folded
     else:
         projected = x.contiguous() if w_ih is None else project(x, w_ih, bias, folded)
@@ -113,23 +117,28 @@ def _gradients(
     gates = any(wanted[name] for name in ("x", "w_ih", "bias", "w_hh", "bias_hh"))
     kept = _graph_is_kept()
     kernel = recurrent_native if recurrent_native.usable(out) else recurrent_plain
+    joined = wanted["w_hh"] and recurrent_native.joins(ctx.kind, x, w_ih)
     drec, dx, entering = kernel.backward(
         ctx.kind, ctx.steps, w_hh.contiguous(), None if mask is None else mask.contiguous(), h0.contiguous(), c0.contiguous(),
         out, ctx.gates, ctx.cells, None if dout is None else dout.contiguous(), dh, dc,
-        gates=gates, weights=wanted["w_hh"], dmask=dmask, inplace=not kept,
+        gates=gates, weights=wanted["w_hh"], dmask=dmask, inplace=not kept, **({"x": x.contiguous()} if joined else {}),
     )  # fmt: skip
     if not kept:
         ctx.gates = ctx.cells = None
     found: dict[str, Tensor | None] = {"h": dh, "c": dc, "mask": dmask}
     if wanted["x"]:
         found["x"] = dx if w_ih is None else dx @ w_ih
-    if wanted["w_ih"]:
-        found["w_ih"] = dx.t() @ x
     if wanted["w_hh"]:
-        found["w_hh"] = drec.t() @ entering
-    if wanted["bias"]:
+        weights = entering.t() @ drec  # in this order: a tenth faster than its transpose on a CPU
+        found["w_hh"] = weights[: w_hh.shape[1]].t()
+        if joined:
+            found["w_ih"], found["bias"] = weights[w_hh.shape[1] : -1].t(), weights[-1]
+            found["bias_hh"] = found["bias"]
+    if wanted["w_ih"] and "w_ih" not in found:
+        found["w_ih"] = (x.t() @ dx).t()
+    if wanted["bias"] and "bias" not in found:
         found["bias"] = dx.sum(0)
-    if wanted["bias_hh"]:
+    if wanted["bias_hh"] and "bias_hh" not in found:
         found["bias_hh"] = found.get("bias") if drec is dx and wanted["bias"] else drec.sum(0)
     return [found.get(name) if wanted[name] else None for name in INPUTS]
 

@@ -60,10 +60,14 @@ def shared_projection(
     return None if source.requires_grad else projected.detach()  # a pass cut off from what came before
 
 
+def total(bias: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """The sum of two biases that need not be there."""
+    return bias if second is None else second if bias is None else bias + second
+
+
 def project(x: Tensor, weight: Tensor, bias: Tensor | None, second: Tensor | None) -> Tensor:
     """`x @ weight.T + bias + second`."""
-    if second is not None:
-        bias = second if bias is None else bias + second
+    bias = total(bias, second)
     return x @ weight.t() if bias is None else torch.addmm(bias, x, weight.t())
 
 

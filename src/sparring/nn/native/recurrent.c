@@ -215,26 +215,29 @@ static void plain_step_back(int kind, long size, const float *gate, const float 
 
 /* ---- whole sequences ---- */
 
-static void masked(long rows, long size, const float *h, const float *mask, float *restrict out)
+/* One row of what enters the product: the masked state; where the inputs join it, the input and a one for the bias too. */
+INLINE void enter(long size, const float *h, const float *mask, long inputs, const float *x, float *restrict out)
 {
-    if (!mask) {
-        memcpy(out, h, sizeof(float) * rows * size);
-        return;
+    for (long j = 0; j < size; j++)
+        out[j] = mask ? h[j] * mask[j] : h[j];
+    if (inputs) {
+        memcpy(out + size, x, sizeof(float) * inputs);
+        out[size + inputs] = 1.0f;
     }
-    for (long j = 0; j < rows * size; j++)
-        out[j] = h[j] * mask[j];
 }
 
 /* Every call takes the examples first .. last - 1 only, so threads can share a batch.
  *
- * x (N, G*H): the input projection with all biases but the GRU's recurrent one. saved (N, S*H), which may be x except for
- * the GRU, and cells (N, H) are filled when `keep`; otherwise `saved` is room for one step. h, c (B, H): first, then last
- * state. scratch: (last - first) * H, and three times that more for the GRU. */
+ * x (N, G*H): the input projection with all biases but the GRU's recurrent one; or, with `inputs` > 0, the inputs (N, inputs)
+ * themselves, whose weights and bias then follow the recurrent ones in `packed` (not for the GRU). saved (N, S*H), which
+ * may be a projection x except for the GRU, and cells (N, H) are filled when `keep`; otherwise `saved` is room for one
+ * step. h, c (B, H): first, then last state. scratch: (last - first) * (H + inputs + 1), and that times 3 H more for the GRU. */
 void sparring_forward(int kind, long steps, const long *offset, const long *rows, long first, long last, long size,
-                      const float *x, const float *packed, const float *bias, const float *mask, float *h, float *c,
+                      const float *x, long inputs, const float *packed, const float *bias, const float *mask, float *h, float *c,
                       float *out, float *saved, float *cells, int keep, float *scratch)
 {
     long width = (kind == LSTM ? 4 : kind == GRU ? 3 : 1) * size, wide = kind == GRU ? 4 * size : width;
+    long deep = size + (inputs ? inputs + 1 : 0), across = inputs ? inputs : width;
     float *entering = scratch, *rec = scratch + (last - first) * size;
     h += first * size;
     c += kind == LSTM ? first * size : 0;
@@ -243,15 +246,16 @@ void sparring_forward(int kind, long steps, const long *offset, const long *rows
         long n = (rows[s] < last ? rows[s] : last) - first, at = offset[s] + first, spot = keep ? at : 0;
         if (n <= 0)
             continue;
-        const float *xs = x + at * width;
+        const float *xs = x + at * across;
         float *gates = saved + spot * wide;
-        masked(n, size, h, mask, entering);
+        for (long r = 0; r < n; r++)
+            enter(size, h + r * size, mask ? mask + r * size : 0, inputs, xs + r * across, entering + r * deep);
         if (kind == GRU) {
             for (long r = 0; r < n; r++)
                 memcpy(rec + r * width, bias, sizeof(float) * width);
             product(n, width, size, entering, size, packed, rec, width, rec, width);
         } else {
-            product(n, width, size, entering, size, packed, xs, width, gates, width);
+            product(n, width, deep, entering, deep, packed, inputs ? 0 : xs, width, gates, width);
         }
         for (long r = 0; r < n; r++) {
             float *hr = h + r * size, *to = out + (at + r) * size, *gr = gates + r * wide;
@@ -270,12 +274,13 @@ void sparring_forward(int kind, long steps, const long *offset, const long *rows
 }
 
 /* dh, dc (B, H): gradient of the last state, then of the first. drec: gradient of the recurrent product, (N, G*H) when
- * `keep`, else room for one step; it may be `saved` except for the GRU. dx: GRU only, like drec. entering (N, H): the
- * masked previous states for the weight gradient, or null. dmask (B, H) or null. scratch: (last - first) * H. */
+ * `keep`, else room for one step; it may be `saved` except for the GRU. dx: GRU only, like drec. entering: what entered the
+ * forward product, (N, H) or (N, H + inputs + 1), for the weight gradients, or null. dmask (B, H) or null.
+ * scratch: (last - first) * H. */
 void sparring_backward(int kind, long steps, const long *offset, const long *rows, long first, long last, long size,
                        const float *packed, const float *mask, const float *h0, const float *c0, const float *out,
                        const float *saved, const float *cells, const float *dout, float *dh, float *dc, float *drec,
-                       float *dx, int keep, float *entering, float *dmask, float *scratch)
+                       float *dx, int keep, const float *x, long inputs, float *entering, float *dmask, float *scratch)
 {
     long width = (kind == LSTM ? 4 : kind == GRU ? 3 : 1) * size, wide = kind == GRU ? 4 * size : width;
     for (long s = steps - 1; s >= 0; s--) {
@@ -313,11 +318,8 @@ void sparring_backward(int kind, long steps, const long *offset, const long *row
             }
             for (long j = 0; j < size; j++)
                 dhr[j] = (kind == GRU ? dhr[j] : 0.0f) + (m ? d[j] * m[j] : d[j]);
-            if (entering) {
-                float *restrict into = entering + (at + r) * size;
-                for (long j = 0; j < size; j++)
-                    into[j] = m ? before[j] * m[j] : before[j];
-            }
+            if (entering)
+                enter(size, before, m, inputs, x + (at + r) * inputs, entering + (at + r) * (size + (inputs ? inputs + 1 : 0)));
         }
     }
 }
