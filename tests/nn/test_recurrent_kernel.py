@@ -64,9 +64,7 @@ def compare(
 @pytest.mark.parametrize("inputs", [3, FEW])  # few join the recurrent product, more are projected before it
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", list(GATES))
-def test_every_value_and_gradient_equals_the_composite(
-    kernel: str, kind: str, dtype: torch.dtype, inputs: int
-) -> None:
+def test_every_value_and_gradient_equals_the_composite(kernel: str, kind: str, dtype: torch.dtype, inputs: int) -> None:
     for sizes, reverse in itertools.product(([4] * 6, [5, 5, 3, 3, 1], [1], [13] * 2), (False, True)):
         compare(kind, sizes, reverse, inputs, size=19, dtype=dtype)
 
