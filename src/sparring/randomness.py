@@ -27,7 +27,12 @@ CPU = torch.device("cpu")
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which the model keeps a parameter or buffer."""
-    used = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    used = {
+        tensor.device
+        for module in model.modules()
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
     return (CPU, *sorted((d for d in used if d.type not in ("cpu", "meta")), key=str))
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from .calls import Layout, Pass, Placement, Recomputation
+from .matching import pattern
 from .nn.recurrent_projection import shared_projections
 from .penalties import per_example
 from .randomness import RandomState, current
 from .replay import Tape
 from .sites.input import holds_nan
-from .sites.matching import pattern
 from .sites.site import Site, Slot
 
 Graph = Literal["attached", "detached", "none"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.sites.matching import pattern
+from sparring.matching import pattern
 
 
 @pytest.mark.parametrize(("glob", "name", "fits"), [

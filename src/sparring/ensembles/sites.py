@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sparring.sites.matching import match
+from sparring.matching import match
 from sparring.sites.site import Undo, Visit
 
 

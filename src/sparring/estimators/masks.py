@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from sparring.matching import match
 from sparring.nn import BernoulliDropout
 from sparring.randomness import CPU, RandomState, current
 from sparring.sites import Mask, Slot, Visit
-from sparring.sites.matching import match
 from sparring.sites.site import Undo, patch_forward
 
 
@@ -49,7 +49,8 @@ class LearnedMask(Mask):
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         assert isinstance(module, BernoulliDropout)
-        module.guided = True
+        if not module.guided:
+            module.guided = True
 
         def forward(input: Tensor) -> Tensor:
             return input * visit(name or "mask", self._multiplier(name or "mask", module, input)).to(input.dtype)

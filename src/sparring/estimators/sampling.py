@@ -73,14 +73,14 @@ def uniforms_given(logits: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Te
 
 
 def surrogate(logits: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """A per-example loss `(B,)` of value zero whose backward pass gives the logits the estimated gradients.
+    """A loss of value zero whose backward pass gives the logits the estimated gradients, averaged over the examples.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> charge = surrogate([logits], [torch.tensor([[1.0, 2.0], [3.0, 4.0]])])
-    >>> charge.mean().backward()
-    >>> charge.tolist(), logits.grad
-    ([0.0, 0.0], tensor([2., 3.]))
+    >>> charge.backward()
+    >>> charge.item(), logits.grad
+    (0.0, tensor([2., 3.]))
     """
     pairs = zip(logits, gradients, strict=True)
-    charge = torch.stack([(g.detach() * a).flatten(1).sum(1) for a, g in pairs]).sum(0)
+    charge = torch.stack([(g.detach().sum_to_size(a.shape) * a).sum() / len(g) for a, g in pairs]).sum()
     return charge - charge.detach()

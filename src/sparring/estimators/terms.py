@@ -10,10 +10,10 @@ from torch import Tensor
 from sparring.estimators.antithetic import ARM
 from sparring.estimators.masks import LearnedMask, draw_of
 from sparring.estimators.sampling import Estimator, surrogate
+from sparring.matching import match
 from sparring.nn import BernoulliDropout, ConcreteDropout, Consumers, GaussianDropout, dropout_kl, find_consumers
 from sparring.penalties import full_precision
 from sparring.sites import Slot
-from sparring.sites.matching import match
 
 if TYPE_CHECKING:
     from sparring.step import Step
@@ -110,7 +110,7 @@ class LearnedRates:
         return self.weight * surrogate(attached, gradients)
 
     def _layers(self, step: "Step") -> list[tuple[Slot, BernoulliDropout]]:
-        modules = self.site.modules(step.model)
+        modules = step.layout.matches[self.site]
         found = []
         for slot in step.slots(self.site):
             layer = modules.get(slot.name.partition("#")[0], step.model)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from sparring.matching import match
 from sparring.nn.bernoulli_dropout import BernoulliDropout
 from sparring.nn.concrete_dropout import ConcreteDropout
 from sparring.nn.gaussian_dropout import GaussianDropout
@@ -44,8 +45,6 @@ def convert(
         tie: let all converted layers share one logit (`BernoulliDropout` only).
         **options: given to the new layers, e.g. `keep=0.9`, `rescale=True`, `dim=-1`.
     """
-    from sparring.sites.matching import match  # sites stand above nn; a glob is all that is needed from there
-
     if tie and to is not BernoulliDropout:
         raise ValueError(f"tie=True shares logits, which {to.__name__} has none of; use to=BernoulliDropout")
     found = match(model, glob, lambda m: isinstance(m, _DropoutNd) and not isinstance(m, _OURS), "dropout layer")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..matching import match
 from ..nn import recurrent_native
 from ..nn.recurrent_forward import connections, masked_forward, refuse_projections
 from ..nn.weight_drop import WeightDrop
-from .matching import match
 from .site import Undo, Visit, patch_forward
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..matching import match, pattern
 from ..nn.attention import ScorePoint
-from .matching import match, pattern
 from .multihead import ScoreVisit, install_multihead
 from .site import Undo, Visit
 

@@ -49,13 +49,14 @@ class Slot:
 
 def patch_forward(module: nn.Module, forward: Callable[..., object]) -> Undo:
     """Replace one module's `forward` until the returned function is called; a patch that was there before comes back."""
-    before = module.__dict__.get("forward")
-    module.forward = forward
+    attributes = module.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first
+    before = attributes.get("forward")
+    attributes["forward"] = forward
 
     def undo() -> None:
         if before is None:
-            del module.forward
+            del attributes["forward"]
         else:
-            module.forward = before
+            attributes["forward"] = before
 
     return undo

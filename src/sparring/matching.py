@@ -1,4 +1,4 @@
-"""Find the modules a site names."""
+"""Find modules by name: the globs of sites and of `sparring.nn.convert`."""
 
 import difflib
 import re
