@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..data.babi import Question, babi, questions
 from ..data.babi_world import generate
