@@ -57,12 +57,36 @@ def digits(setting: Setting) -> Data:
     )
 
 
+def painted(setting: Setting) -> Data:
+    """Digits enlarged to 32 x 32 pixels and painted in random colours: the shapes of CIFAR-10 where its files are not at hand."""
+    data = digits(setting)
+    assert data.validation is not None and data.test is not None
+    colours = torch.Generator().manual_seed(0)
+
+    def paint(split: Split, count: int) -> tuple[Tensor, Tensor]:
+        assert isinstance(split.inputs, Tensor)
+        large = nn.functional.interpolate(split.inputs[:count], scale_factor=4, mode="bilinear")
+        return large * (0.5 + 0.5 * torch.rand(count, 3, 1, 1, generator=colours)), split.targets[:count]
+
+    return Data(
+        train=Split(*paint(data.train, setting["examples"]), collate=shifted),
+        validation=Split(*paint(data.validation, 100)),
+        test=Attacked(*paint(data.test, setting["test_examples"])),
+    )
+
+
 def cifar(setting: Setting) -> Data:
-    """CIFAR-10: the first training files, a tenth of them to validate; shifted and mirrored at random in training."""
-    train = cifar10("train", setting.data, batches=range(1, setting["files"] + 1))
+    """CIFAR-10: the first training images, a tenth of them to validate; shifted and mirrored at random in training.
+
+    Painted digits at `tiny`.
+    """
+    if setting.scale == "tiny":
+        return painted(setting)
+    count, scored = setting["examples"], setting["test_examples"]
+    train = cifar10("train", setting.data, batches=range(1, 2 + (count - 1) // 10_000))
     test = cifar10("test", setting.data)
-    inputs, targets = torch.from_numpy(train.images).float() / 255, torch.from_numpy(train.labels)
-    held, scored = len(inputs) // 10, setting["test_examples"]
+    inputs, targets = torch.from_numpy(train.images[:count]).float() / 255, torch.from_numpy(train.labels[:count])
+    held = len(inputs) // 10
     return Data(
         train=Split(inputs[held:], targets[held:], collate=shifted),
         validation=Split(inputs[:held], targets[:held]),
@@ -230,11 +254,15 @@ DIGITS: dict[str, Value] = {
 }  # fmt: skip
 CIFAR: dict[str, Value] = {
     **SETTINGS, "lr": 0.1, "epochs": 6, "width": 8, "epsilon": 0.02, "attacked": 200, "margin_steps": 20,
-    "autoattack": 50, "swept": 0, "files": 1, "test_examples": 1000,
+    "autoattack": 50, "swept": 0, "examples": 10_000, "test_examples": 1000,
+}  # fmt: skip
+CIFAR_TINY: dict[str, Value] = {
+    **CIFAR, "epochs": 3, "width": 4, "attacked": 20, "autoattack": 0, "margin_steps": 10, "examples": 500,
+    "test_examples": 200,
 }  # fmt: skip
 CIFAR_PAPER: dict[str, Value] = {
     **CIFAR, "lr": 0.02, "epochs": 150, "width": 64, "attacked": 1000, "margin_steps": 100, "autoattack": 1000,
-    "swept": 1000, "files": 5, "test_examples": 10000,
+    "swept": 1000, "examples": 50_000, "test_examples": 10_000,
 }  # fmt: skip
 PAPER = "Deep Ensemble Robustness by Adaptive Sampling in Dropout-Based Simultaneous Training, tables 1-4"
 
@@ -257,7 +285,7 @@ TASKS = (
         summary="CIFAR-10, three ResNet-18s trained at once, clean and under attack",
         score="accuracy",
         better="higher",
-        scales={"small": CIFAR, "paper": CIFAR_PAPER},
+        scales={"tiny": CIFAR_TINY, "small": CIFAR, "paper": CIFAR_PAPER},
         methods=METHODS,
         load=cifar,
         build=build_cifar,
