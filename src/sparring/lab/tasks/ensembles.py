@@ -60,7 +60,8 @@ def digits(setting: Setting) -> Data:
 def painted(setting: Setting) -> Data:
     """Digits enlarged to 32 x 32 pixels and painted in random colours: the shapes of CIFAR-10 where its files are not at hand."""
     data = digits(setting)
-    assert data.validation is not None and data.test is not None
+    assert data.validation is not None
+    assert data.test is not None
     colours = torch.Generator().manual_seed(0)
 
     def paint(split: Split, count: int) -> tuple[Tensor, Tensor]:
