@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..balls import Ball
-from .player import Game, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, only, slope, sound, working_copy
 
 
 @dataclass(frozen=True)
-class FastGradient:
+class FastGradient(InBall):
     """The steepest step of full radius: fast gradient (sign) at the clean point, or VAT's power iteration.
 
     With `xi = 0` the gradient is taken at the clean point (FGSM, Miyato's adversarial training). A divergence has zero
@@ -35,14 +35,6 @@ class FastGradient:
             raise ValueError(f"FastGradient(xi={self.xi}): a distance is >= 0")
         if self.iterations < 1:
             raise ValueError(f"FastGradient(iterations={self.iterations}): at least one look at the gradient")
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset({"additive"})
-
-    @property
-    def idle(self) -> bool:
-        return self.ball.radius == 0
 
     @property
     def starts_at_clean(self) -> bool:

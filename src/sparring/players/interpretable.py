@@ -9,13 +9,13 @@ from torch import Tensor
 from ..balls import L2, Ball, Linf, masked
 from ..sites.site import Slot
 from .directions import WordDirections
-from .player import Game, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, only, slope, sound, working_copy
 
 Reading = Literal["paper", "attached", "per_word", "row_sum"]
 
 
 @dataclass(frozen=True)
-class Interpretable:
+class Interpretable(InBall):
     """Interpretable adversarial training: one gradient, spelled in directions that mean something.
 
     At attention scores (`sparring.Scores`) the directions of position t are the differences of its score to those of the
@@ -57,14 +57,6 @@ class Interpretable:
         if not isinstance(self.ball, wanted):
             what = "word directions" if self.words is not None else f"reading={self.reading!r}"
             raise ValueError(f"Interpretable: {what} is bounded by {wanted.__name__}(radius), got {self.ball}")
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset({"additive"})
-
-    @property
-    def idle(self) -> bool:
-        return self.ball.radius == 0
 
     @property
     def starts_at_clean(self) -> bool:

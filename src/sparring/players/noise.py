@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..balls import Ball
 from ..sites.site import Slot
-from .player import Game, Response, working_copy
+from .player import Game, InBall, Response, working_copy
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(InBall):
     """Random noise: uniform on the ball's surface, over the valid positions of each example.
 
     >>> import sparring as sp
@@ -21,14 +21,6 @@ class Noise:
     """
 
     ball: Ball
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset({"additive"})
-
-    @property
-    def idle(self) -> bool:
-        return self.ball.radius == 0
 
     def draw(self, slot: Slot) -> Tensor:
         return self.ball.sample(working_copy(slot), slot.valid)

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..balls import Ball
 from ..sites.site import Slot
-from .player import Game, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, only, slope, sound, working_copy
 from .walk import State, Walk
 
 Update = Literal["normalised", "raw", "sign", "adam"]
@@ -18,7 +18,7 @@ Unroll = Literal[False, "autograd", "finite_difference"]
 
 
 @dataclass(frozen=True)
-class PGD:
+class PGD(InBall):
     """Projected gradient ascent from a random start.
 
     Unrolled, it is SALT's follower (Zuo et al. 2021, eq. 3-6): the leader differentiates through all steps, projection included,
@@ -65,14 +65,6 @@ class PGD:
             raise ValueError(f"PGD(step_size={self.step_size}): a step is longer than 0")
         if self.start != "uniform" and not (isinstance(self.start, int | float) and self.start >= 0):
             raise ValueError(f'PGD(start={self.start!r}): a standard deviation >= 0, or "uniform"')
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset({"additive"})
-
-    @property
-    def idle(self) -> bool:
-        return self.ball.radius == 0
 
     @property
     def starts_at_clean(self) -> bool:

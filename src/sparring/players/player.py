@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..balls import Ball
 from ..sites.site import Slot
 
 
@@ -68,6 +69,20 @@ class Player(Protocol):
     @property
     def idle(self) -> bool: ...
     def respond(self, game: Game) -> Response: ...
+
+
+class InBall:
+    """A player at additive sites that stays inside its `ball`."""
+
+    ball: Ball
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset({"additive"})
+
+    @property
+    def idle(self) -> bool:
+        return self.ball.radius == 0
 
 
 def slope(
