@@ -148,15 +148,8 @@ TRAINING: dict[str, Value] = {
     "optimiser": "amsgrad", "lr": 1e-3, "weight_decay": 1e-5, "batch": 32, "encoder": "lstm", "attention": "additive"
 }  # fmt: skip
 SST: dict[str, dict[str, Value]] = {
-    "tiny": {**TRAINING, "size": 16, "features": 16, "epochs": 3, "vectors": "", "standardise": False, "lr": 5e-3},
-    "small": {
-        **TRAINING,
-        "size": 100,
-        "features": 64,
-        "epochs": 3,
-        "vectors": "glove/glove.6B.100d.20k.txt",
-        "standardise": False,
-    },
+    "tiny": {**TRAINING, "size": 16, "features": 16, "epochs": 3, "vectors": "", "lr": 5e-3},
+    "small": {**TRAINING, "size": 100, "features": 64, "epochs": 3, "vectors": "glove/glove.6B.100d.20k.txt"},
     "paper": {
         **TRAINING,
         "size": 300,
@@ -164,7 +157,6 @@ SST: dict[str, dict[str, Value]] = {
         "epochs": 30,
         "patience": 5,
         "vectors": "glove/glove.6B.300d.txt",
-        "standardise": False,
     },
 }
 BABI: dict[str, dict[str, Value]] = {

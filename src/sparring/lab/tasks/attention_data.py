@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..data.babi import Question, babi, questions
 from ..data.babi_world import generate
@@ -90,27 +89,7 @@ def load_sst(setting: Setting) -> Data:
     if setting["vectors"]:
         known = vectors(setting["vectors"], setting.data, words=set(vocabulary.words))
         extra["vectors"], extra["coverage"] = known.embedding(vocabulary)
-        if setting["standardise"]:
-            assert isinstance(train.inputs, Tensor)
-            extra["vectors"] = standardised(extra["vectors"], train.inputs, vocabulary.pad)
     return Data(train, dev, test, extra)
-
-
-def standardised(vectors: Tensor, tokens: Tensor, pad: int) -> Tensor:
-    """Word vectors with mean 0 and variance 1 in every dimension over the words of a text, as often as they occur in it.
-
-    Radii published for perturbed words (Miyato et al., 2017) belong to vectors of this size.
-
-    >>> standardised(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1, 2, 0], [1, 2, 2]]), pad=0).squeeze()
-    tensor([ 0.0000, -1.2247,  0.8165])
-    """
-    share = torch.bincount(tokens.flatten(), minlength=len(vectors)).to(vectors.dtype)
-    share[pad] = 0
-    share = (share / share.sum()).unsqueeze(1)
-    centred = vectors - (share * vectors).sum(0)
-    scaled = centred / (share * centred.square()).sum(0).clamp_min(1e-12).sqrt()
-    scaled[pad] = 0
-    return scaled
 
 
 def asked(task: int, source: str, split: str, count: int, setting: Setting) -> list[Question]:
