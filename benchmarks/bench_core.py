@@ -5,16 +5,14 @@ pip install --no-deps smart-pytorch vat-pytorch    # optional: adds the peers' r
 """
 
 import importlib
-import multiprocessing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory
+from harness import interleave, keep_memory, memory
 from sparring import recipes
 
 D, T, B, CLASSES = 128, 64, 32, 10
@@ -93,35 +91,9 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randint(1000, (B, T)), torch.randint(CLASSES, (B,))
 
 
-def peak(name: str, queue: Any) -> None:
-    """Peak resident memory of a step above what the imports, the model and one batch hold, in MiB (Linux)."""
-    torch.set_num_threads(1)
+def step_named(name: str) -> Callable[[], None]:
     model = Encoder()
-    step = step_of(objective_of(name, model), model, *batch())
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
-    before = resident("VmRSS")
-    step()
-    queue.put((resident("VmHWM") - before) / 1024)
-
-
-def resident(field: str) -> int:
-    return next(
-        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)
-    )
-
-
-def memory() -> None:
-    context = multiprocessing.get_context("spawn")
-    found = {}
-    for name in VARIANTS:
-        queue = context.Queue()
-        worker = context.Process(target=peak, args=(name, queue))
-        worker.start()
-        found[name] = queue.get()
-        worker.join()
-    print("\npeak memory of one step")
-    for name, mib in found.items():
-        print(f"{name:<44} {mib / found['plain']:6.2f}x  {mib:9.0f} MiB")
+    return step_of(objective_of(name, model), model, *batch())
 
 
 def peers(model: Encoder, x: Tensor, y: Tensor) -> dict[str, Callable[[], None]]:
@@ -173,7 +145,7 @@ def main() -> None:
     )
     for name, ratio in deep_ratios.items():
         print(ratio.row({"with prefix replay": 1.1}.get(name)))
-    memory()
+    memory(step_named, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Masked LSTMs and adversarial-dropout steps against `nn.LSTM`: CPU time, one thread, memory kept (strict) or not.
 
-OMP_NUM_THREADS=1 python benchmarks/bench_recurrent.py [--what kernel,step] [--shapes 0,3,4] [--rounds 7] [--loose] [--repeats N]
+OMP_NUM_THREADS=1 python benchmarks/bench_recurrent.py [--what kernel,step,memory] [--shapes 0,3,4] [--rounds 7] [--loose] [--repeats N]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory
+from harness import interleave, keep_memory, memory
 from sparring.nn.recurrent_forward import masked_forward
 
 # (T, I, H, B): sequential MNIST, IMDB, AWD-LSTM, two small ones; limits from the project's goals
@@ -73,35 +73,41 @@ class Classifier(nn.Module):
         return self.head(self.lstm(x.transpose(0, 1))[0][-1])
 
 
-def steps(shape: tuple[int, int, int, int], at: int, rounds: int, repeats: int) -> None:
+STEPS: dict[str, Callable[[nn.Module], sp.Objective]] = {
+    "plain nn.LSTM step": lambda model: sp.Objective(model, sp.cross_entropy),
+    "adversarial dropout, K = 1": lambda model: sp.recipes.adversarial_dropout(model, sp.cross_entropy, fraction=0.06),
+    "adversarial dropout, K = 2": lambda model: sp.recipes.adversarial_dropout(
+        model, sp.cross_entropy, fraction=0.06, rounds=2
+    ),
+    "variational dropout": lambda model: sp.recipes.variational_dropout(model, sp.cross_entropy),
+    "fraternal dropout": lambda model: sp.recipes.fraternal_dropout(model, sp.cross_entropy),
+}
+
+
+def step_named(name: str, shape: tuple[int, int, int, int], model: nn.Module | None = None) -> Callable[[], object]:
     length, inputs, size, batch = shape
-    model = Classifier(inputs, size)
+    model = model or Classifier(inputs, size)
     x, y = torch.randn(length, batch, inputs).transpose(0, 1), torch.randint(10, (batch,))
-    plain = sp.Objective(model, sp.cross_entropy)
+    objective = STEPS[name](model)
 
-    def step(objective: sp.Objective) -> Callable[[], None]:
-        def run() -> None:
-            model.zero_grad()
-            objective(x, y).backward()
+    def run() -> None:
+        model.zero_grad()
+        objective(x, y).backward()
 
-        return run
+    return switched(True, run)
 
-    variants = {
-        f"adversarial dropout, K = {k}": switched(
-            True, step(sp.recipes.adversarial_dropout(model, sp.cross_entropy, fraction=0.06, rounds=k))
-        )
-        for k in (1, 2)
-    }
-    variants["variational dropout"] = switched(True, step(sp.recipes.variational_dropout(model, sp.cross_entropy)))
-    variants["fraternal dropout"] = switched(True, step(sp.recipes.fraternal_dropout(model, sp.cross_entropy)))
-    ratios = interleave(("plain nn.LSTM step", step(plain)), variants, rounds, repeats)
+
+def steps(shape: tuple[int, int, int, int], at: int, rounds: int, repeats: int) -> None:
+    model = Classifier(shape[1], shape[2])
+    reference, *others = {name: step_named(name, shape, model) for name in STEPS}.items()
+    ratios = interleave(reference, dict(others), rounds, repeats)
     for name, ratio in ratios.items():
         print(ratio.row(STEP[int(name[-1])][at] if name[-1].isdigit() else None), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--what", default="kernel,step")
+    parser.add_argument("--what", default="kernel,step,memory")
     parser.add_argument("--shapes", default="3,4,0,2,1")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--repeats", type=int, help="calls per measurement; by default more for small shapes")
@@ -119,6 +125,8 @@ def main() -> None:
             kernels(SHAPES[at], at, options.rounds, repeats)
         if "step" in options.what:
             steps(SHAPES[at], at, options.rounds, repeats)
+        if "memory" in options.what:
+            memory(step_named, list(STEPS), SHAPES[at])
 
 
 if __name__ == "__main__":

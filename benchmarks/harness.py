@@ -1,10 +1,13 @@
 """Side-by-side timing: CPU time, one thread, rounds interleaved, ratios to a named reference with their spread."""
 
 import ctypes
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,3 +67,39 @@ def interleave(
         per_round = [t / max(r, 1e-12) for t, r in zip(times, seconds[name], strict=True)]
         ratios[key] = Ratio(key, statistics.median(per_round), min(per_round), max(per_round), statistics.median(times))
     return ratios
+
+
+def memory(make: Callable[..., Callable[[], object]], names: Sequence[str], *args: Any) -> None:
+    """Print the peak memory of one step of each variant, the first of them the reference, each in a process of its own (Linux).
+
+    Args:
+        make: `make(name, *args)` builds the step; must be importable.
+        names: the variants.
+        args: passed on.
+    """
+    context = multiprocessing.get_context("spawn")
+    found = {}
+    for name in names:
+        queue = context.Queue()
+        worker = context.Process(target=_peak, args=(queue, make, name, *args))
+        worker.start()
+        found[name] = queue.get()
+        worker.join()
+    print("\npeak memory of one step")
+    for name, mib in found.items():
+        print(f"{name:<44} {mib / found[names[0]]:6.2f}x  {mib:9.0f} MiB", flush=True)
+
+
+def _peak(queue: Any, make: Callable[..., Callable[[], object]], name: str, *args: Any) -> None:
+    """Peak resident memory of a step above what the imports, the model and one batch hold, in MiB."""
+    torch.set_num_threads(1)
+    step = make(name, *args)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
+    before = _resident("VmRSS")
+    step()
+    queue.put((_resident("VmHWM") - before) / 1024)
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
