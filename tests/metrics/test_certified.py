@@ -292,6 +292,43 @@ def test_in_place_operations_are_seen_by_later_readers() -> None:
     torch.testing.assert_close(certify(net, x, targets, 0.0).margins, margins(net(x), targets).detach())
 
 
+class Sequence(nn.Module):
+    """A linear layer on every position of a sequence: its outputs come last, batch norm's channels first."""
+
+    def __init__(self, positions: int, features: int, factor: float = 1.0) -> None:
+        super().__init__()
+        self.embed, self.norm, self.factor = nn.Linear(4, features), nn.BatchNorm1d(positions), factor
+        self.fc = nn.Linear(positions * features, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc((self.norm(self.embed(x) * self.factor)).relu().flatten(1))
+
+
+@pytest.mark.parametrize("positions", [2, 5])
+@pytest.mark.parametrize("factor", [1.0, -0.5])
+def test_batch_norm_after_a_linear_layer_on_sequences(positions: int, factor: float) -> None:
+    torch.manual_seed(0)
+    net = Sequence(positions, 5, factor).double().eval()
+    net.norm.running_mean.normal_()
+    net.norm.running_var.uniform_(0.2, 3)
+    nn.init.uniform_(net.norm.weight, -2, 2)
+    x, targets = torch.randn(3, positions, 4).double(), torch.tensor([0, 1, 2])
+    torch.testing.assert_close(certify(net, x, targets, 0.0).margins, margins(net(x), targets).detach())
+    bound = certify(net, x, targets, 0.1).margins
+    for points in sampled(x, 0.1, inf, 301):
+        assert (bound <= margins(net(points), targets) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 1), (3, 3), ((3, 1), (1, 2))])
+def test_padding_wider_than_the_kernel(kernel: int | tuple[int, int], padding: int | tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    front = nn.Conv2d(2, 3, kernel, padding=padding)
+    x, targets = torch.rand(2, 2, 5, 4), torch.tensor([0, 1])
+    net = nn.Sequential(front, nn.ReLU(), nn.Flatten(), nn.Linear(front(x)[0].numel(), 4))
+    torch.testing.assert_close(certify(net, x, targets, 0.0).margins, margins(net(x), targets).detach())
+    assert (certify(net, x, targets, 0.1).lower <= descended(net, x, targets, 0.1) + 1e-5).all()
+
+
 @pytest.mark.parametrize(
     ("net", "said"),
     [
@@ -345,6 +382,10 @@ def test_bad_arguments() -> None:
         certify(net, x, torch.tensor([0, 1]), 0.1, norm=3)
     with pytest.raises(ValueError, match="cannot be negative"):
         certify(net, x, torch.tensor([0, 1]), -0.1)
+    with pytest.raises(ValueError, match="a radius is a number"):
+        certify(net, x, torch.tensor([0, 1]), math.nan)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\).*two at least"):
+        certify(nn.Linear(6, 1).double(), x, torch.tensor([0, 0]), 0.1)
     with pytest.raises(ValueError, match="empty sequence"):
         certify([], x, torch.tensor([0, 1]), 0.1)
     with pytest.raises(ValueError, match=r"\(B, classes\)"):

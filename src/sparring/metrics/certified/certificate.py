@@ -84,9 +84,9 @@ def certify(
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
     graph = trace(model, inputs)
-    if len(graph[-1].shape) != 1:
+    if len(graph[-1].shape) != 1 or graph[-1].shape[0] < 2:
         raise ValueError(
-            f"the model's output has shape {(len(inputs), *graph[-1].shape)}; certificates need (B, classes)"
+            f"the model's output has shape {(len(inputs), *graph[-1].shape)}; certificates need (B, classes), two at least"
         )
     if bool(((targets < 0) | (targets >= graph[-1].shape[0])).any()):
         raise ValueError(

@@ -65,10 +65,11 @@ class Conv2d:
 
     def back(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
         kernel = self.weight.shape[-2:]
-        if self.stride == self.dilation == (1, 1) and self.groups == 1 and self.weight.shape[1] < 8:
+        around = (kernel[0] - 1 - self.padding[0], kernel[1] - 1 - self.padding[1])
+        simple = self.stride == self.dilation == (1, 1) and self.groups == 1 and min(around) >= 0
+        if simple and self.weight.shape[1] < 8:
             # The same map as a plain convolution, which torch runs four times faster for few channels.
-            turned = self.weight.transpose(0, 1).flip(2, 3)
-            return F.conv2d(rows, turned, padding=(kernel[0] - 1 - self.padding[0], kernel[1] - 1 - self.padding[1]))
+            return F.conv2d(rows, self.weight.transpose(0, 1).flip(2, 3), padding=around)
         extra = [
             shape[i + 1]
             - ((rows.shape[i + 2] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (kernel[i] - 1) + 1)
@@ -196,9 +197,12 @@ Op = Linear | Conv2d | ChannelAffine | AveragePool | Reshape | Mean | Relu | Sum
 AFFINE = (Linear, Conv2d, ChannelAffine, AveragePool, Reshape, Mean)
 
 
-def merge(first: Op, second: ChannelAffine) -> Linear | Conv2d | None:
-    """One operation that does `first`, then `second`; None if there is none."""
-    if isinstance(first, Conv2d | Linear):
+def merge(first: Op, second: ChannelAffine, shape: tuple[int, ...]) -> Linear | Conv2d | None:
+    """One operation that does `first` (which gives `shape`), then `second`; None if there is none.
+
+    A linear layer's outputs are channels only where it gives one dimension: over a sequence they come last.
+    """
+    if isinstance(first, Conv2d) or (isinstance(first, Linear) and len(shape) == 1):
         scale, shift = second.scale, second.shift if first.bias is None else second.shift + second.scale * first.bias
         return replace(first, weight=first.weight * scale.reshape(-1, *[1] * (first.weight.dim() - 1)), bias=shift)
     return None

@@ -27,8 +27,8 @@ class Region:
     def __post_init__(self) -> None:
         if self.norm not in (1, 2, inf):
             raise ValueError(f"norm is {self.norm}; use 1, 2 or float('inf')")
-        if bool((torch.as_tensor(self.epsilon) < 0).any()):
-            raise ValueError(f"epsilon is {self.epsilon}; a radius cannot be negative")
+        if not bool((torch.as_tensor(self.epsilon) >= 0).all()):
+            raise ValueError(f"epsilon is {self.epsilon}; a radius is a number and cannot be negative")
 
     def _radius(self) -> Tensor:
         radius = torch.as_tensor(self.epsilon, dtype=self.centre.dtype, device=self.centre.device)

@@ -62,7 +62,8 @@ def fold(graph: Graph) -> Graph:
     for position, node in enumerate(graph):
         if isinstance(node.op, ChannelAffine) and readers[node.parents[0]] == 1:
             before = folded[place[node.parents[0]]]
-            merged = merge(before.op, node.op) if place[node.parents[0]] == len(folded) - 1 else None
+            last = place[node.parents[0]] == len(folded) - 1
+            merged = merge(before.op, node.op, before.shape) if last else None
             if merged is not None:
                 folded[-1] = Node(merged, before.parents, node.shape, node.name)
                 place[position] = len(folded) - 1
