@@ -95,3 +95,49 @@ def test_the_mode_comes_back_after_an_error() -> None:
         sp.predict(model, torch.randn(2, 99))
     assert model.training
     assert not any(m._forward_pre_hooks or "forward" in m.__dict__ for m in model.modules())
+
+
+class First(nn.Module):
+    """The first thing that the inner module returns, at the last step."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.inner(x)
+        return self.head((found[0] if isinstance(found, tuple) else found)[:, -1])
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        return super().forward(x, x, x)
+
+
+def hidden_dropouts() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
+    return {
+        "torch's transformer": nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False),
+        "between layers": nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True),
+        "recurrent weights": sp.nn.WeightDrop(nn.GRU(8, 8, batch_first=True), 0.5),
+        "attention weights": SelfAttention(8, 2, dropout=0.5, batch_first=True),
+    }
+
+
+@pytest.mark.parametrize("kind", hidden_dropouts())
+def test_dropout_inside_other_layers_draws_in_every_pass(kind: str) -> None:
+    model = First(hidden_dropouts()[kind]).eval()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    found = sp.predict(model, torch.randn(3, 5, 8), samples=6, keep_samples=True).samples
+    assert found is not None
+    assert len({tuple(sample.flatten().tolist()) for sample in found}) == 6
+    assert not any(module.training for module in model.modules())
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+def test_words_are_dropped_in_every_pass() -> None:
+    model = nn.Sequential(sp.nn.EmbeddingDropout(nn.Embedding(50, 3), 0.5), nn.Flatten(), nn.Linear(60, 4)).eval()
+    found = sp.predict(model, torch.arange(40).view(2, 20), samples=5, keep_samples=True).samples
+    assert found is not None
+    assert len({tuple(sample.flatten().tolist()) for sample in found}) == 5

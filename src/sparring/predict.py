@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from .calls import call
+from .calls import _no_fast_path, call
+from .nn import EmbeddingDropout, WeightDrop
 from .penalties import full_precision
 from .randomness import devices_of
 from .replay import Tape, recording, replaying
+from .sites.scores import is_hugging_face_attention
 from .step import logits_of
 
 
@@ -34,19 +36,30 @@ class Prediction:
 
 
 def _draws(module: nn.Module) -> bool:
-    return isinstance(module, _DropoutNd) or hasattr(module, "draw")
+    """Whether a module in training mode draws, and does nothing else that evaluation would not do."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    if isinstance(module, _DropoutNd | EmbeddingDropout | WeightDrop) or hasattr(module, "draw"):
+        return True
+    return is_hugging_face_attention(module)
 
 
 @contextmanager
 def stochastic(model: nn.Module) -> Iterator[None]:
-    """Dropout draws, everything else (batch norm) evaluates; each module's own mode comes back afterwards."""
+    """Dropout draws, everything else (batch norm) evaluates; each module's own mode comes back afterwards.
+
+    Dropout means layers of that name, ours for embeddings and recurrent weights, and what the recurrent and attention layers of
+    torch and Hugging Face drop inside. A module that calls `torch.nn.functional.dropout` on its own account evaluates: give it a
+    dropout layer.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
         for module, _ in modes:
             if _draws(module):
                 module.training = True
-        yield
+        with _no_fast_path():
+            yield
     finally:
         for module, mode in modes:
             module.training = mode

@@ -102,11 +102,12 @@ def reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The attention layers at or below `module` that `Scores` can act on, with their names."""
     for name, child in module.named_modules():
         own = isinstance(getattr(child, "scores", None), ScorePoint) or isinstance(child, nn.MultiheadAttention)
-        if own or _attends_by_interface(child):
+        if own or is_hugging_face_attention(child):
             yield name, child
 
 
-def _attends_by_interface(module: nn.Module) -> bool:
+def is_hugging_face_attention(module: nn.Module) -> bool:
+    """Whether this very module asks the attention interface of transformers for its kernel."""
     # A Hugging Face module can only be here if its library is imported already: nobody else pays for the import.
     if "transformers" not in sys.modules or not hasattr(getattr(module, "config", None), "_attn_implementation"):
         return False
