@@ -45,6 +45,13 @@ def test_an_example_tells_the_units() -> None:
     assert not model.drop._forward_pre_hooks
 
 
+def test_an_example_may_be_a_mapping_of_arguments() -> None:
+    model = Net()
+    convert(model, "drop", example={"x": torch.randn(2, 1, 4, 4)})
+    assert isinstance(model.drop, BernoulliDropout)
+    assert model.drop.logits.shape == (24,)
+
+
 def test_to_the_rivals_with_options() -> None:
     model = Net()
     convert(model, "classifier.*", to=ConcreteDropout, features=1, temperature=0.2)

@@ -154,6 +154,29 @@ def test_consumers_are_found_through_functions_and_forks() -> None:
     assert not model.first._forward_hooks
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("packed", [False, True])
+def test_consumers_behind_recurrent_layers_are_not_the_dropouts(kind: type[nn.RNNBase], packed: bool) -> None:
+    """What reads the last state meets the recurrent layer's units, not those of the dropout before it."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.rnn = BernoulliDropout(3, dim=-1), kind(3, 5, batch_first=True, bidirectional=True)
+            self.head = nn.Linear(10, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            words = self.drop(x)
+            if packed:
+                words = nn.utils.rnn.pack_padded_sequence(words, torch.tensor([2, 4]), True, enforce_sorted=False)
+            last = self.rnn(words)[1]
+            last = last[0] if isinstance(last, tuple) else last
+            return self.head(torch.cat([last[0], last[1]], 1))
+
+    found = find_consumers(Reader(), ["drop"], torch.randn(2, 4, 3))
+    assert (found["drop"].names, found["drop"].units) == (("rnn",), 3)
+
+
 def test_flattened_channels_are_grouped() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), BernoulliDropout(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     found = find_consumers(model, ["1"], torch.randn(1, 1, 4, 4))

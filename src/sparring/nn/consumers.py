@@ -1,13 +1,14 @@
 """Find the weights that consume a dropout layer's units: the W of the KL terms."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.rnn import PackedSequence
 
 from sparring.nn.bernoulli_dropout import BernoulliDropout
 from sparring.nn.concrete_dropout import ConcreteDropout
@@ -131,17 +132,20 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, Consu
     def look(consumer: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             axis = 1 if isinstance(module, _ConvNd) else -1
+            value = args[0].data if isinstance(args[0], PackedSequence) else args[0]
             for name, found in leaves.items():
                 between = f"{name} to {consumer}"
-                if consumer not in seen[name] and any(_same_units(args[0], axis, *leaf, between) for leaf in found):
+                if consumer not in seen[name] and any(_same_units(value, axis, *leaf, between) for leaf in found):
                     seen[name].append(consumer)
 
         return hook
 
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
-        if isinstance(output, Tensor):
-            return output.detach()
-        return tuple(o.detach() if isinstance(o, Tensor) else o for o in output)
+        if isinstance(output, PackedSequence):
+            return output._replace(data=output.data.detach())
+        if isinstance(output, tuple):  # recurrent layers: states, and the last of them
+            return tuple(cut(_, __, part) for part in output)
+        return output.detach()
 
     for name, module in twin.named_modules():
         if name in leaves:
@@ -150,8 +154,8 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, Consu
             module.register_forward_pre_hook(look(name))
             module.register_forward_hook(cut)
     with torch.enable_grad(), torch.random.fork_rng():
-        arguments = inputs if isinstance(inputs, tuple) else (() if isinstance(inputs, dict) else (inputs,))
-        twin(*arguments, **(inputs if isinstance(inputs, dict) else {}))
+        arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, Mapping) else (inputs,)
+        twin(*arguments, **(inputs if isinstance(inputs, Mapping) else {}))
     lost = [name for name, consumers in seen.items() if not consumers]
     if lost:
         raise ValueError(f"no linear, convolutional or recurrent layer consumes {', '.join(lost)}; give weights=")

@@ -1,6 +1,6 @@
 """Swap the dropout layers of a finished model for learnable ones, in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ def convert(
         glob: names of dropout layers; `*` stays inside one dotted part, `**` crosses dots.
         to: `BernoulliDropout`, `ConcreteDropout`, `GaussianDropout`, or a class with their constructor.
         features: units of every converted layer; 1 for one rate per layer.
-        example: a batch (or a tuple of arguments) the model can run on, to observe the number of units.
+        example: a batch (or a tuple or mapping of arguments) the model can run on, to observe the number of units.
         tie: let all converted layers share one logit (`BernoulliDropout` only).
         **options: given to the new layers, e.g. `keep=0.9`, `rescale=True`, `dim=-1`.
     """
@@ -110,7 +110,8 @@ def _observe(model: nn.Module, found: dict[str, nn.Module], example: Any, dim: i
     try:
         model.eval()
         with torch.random.fork_rng():
-            model(*example) if isinstance(example, tuple) else model(example)
+            arguments = example if isinstance(example, tuple) else () if isinstance(example, Mapping) else (example,)
+            model(*arguments, **(example if isinstance(example, Mapping) else {}))
     finally:
         for module, mode in modes.items():
             module.training = mode
