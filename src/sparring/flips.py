@@ -58,11 +58,12 @@ class Flips:
             spent: flips that the start mask already uses; they count.
 
         The last round takes the rest. Where `floor` would leave an early round nothing beyond the start (H = 100, 3 %,
-        K = 2 gives 1, which the start flip has used), that round may still flip one unit.
+        K = 2 gives 1, which the start flip has used), that round may still flip one unit. Where there is no entry at all (an
+        example of nothing but padding) there is nothing to flip, and nothing to complain about.
         """
         total = self.budget(entries)
-        if bool((total < spent + rounds).any()):
-            size = int(entries.min())
+        if bool(((total < spent + rounds) & (entries > 0)).any()):
+            size = int(entries[entries > 0].min())
             least = math.ceil((spent + rounds) / size * 1000 - 1e-9) / 1000
             fix = f"use at least {least:g}" if least <= 1 else f"{size} entries are too few for {rounds} rounds"
             after = " after the random start flip" if spent else ""

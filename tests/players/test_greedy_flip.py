@@ -201,6 +201,17 @@ def test_rows_have_their_own_budgets_and_padding_is_never_flipped() -> None:
     assert bool((mask[~valid.expand_as(mask)] == 1).all())
 
 
+def test_an_example_of_padding_only_is_left_alone() -> None:
+    game = linear_game(torch.ones(2, 3, 10), -torch.rand(2, 3, 10) - 0.1)
+    game.slots[0].valid = torch.tensor([[[True], [True], [False]], [[False], [False], [False]]])
+    response = sp.GreedyFlip(sp.Flips(0.3), rounds=2).respond(game)
+    assert response.unperturbed is not None
+    assert response.unperturbed.tolist() == [False, True]
+    assert (response.values[0] == 0).flatten(1).sum(1).tolist() == [6, 0]
+    with pytest.raises(ValueError, match="at H=20"):
+        sp.GreedyFlip(sp.Flips(0.05), rounds=2).respond(game)
+
+
 def test_one_mask_for_the_batch_where_the_value_is_expanded() -> None:
     base = torch.ones(8, 10).expand(5, 8, 10)
     response = sp.GreedyFlip(sp.Flips(0.3, rows=True), rescale=False).respond(linear_game(base, -torch.rand(5, 8, 10)))

@@ -200,6 +200,26 @@ def test_a_layer_used_twice_learns_from_both_calls() -> None:
     torch.testing.assert_close(found, true, atol=1e-12, rtol=0)
 
 
+def test_units_are_not_taken_for_words_where_there_are_as_many() -> None:
+    """A padding mask (B, T) beside a dropout of (B, K) units, T = K: every unit still learns."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.drop, self.out = nn.Embedding(9, 4), BernoulliDropout(4), nn.Linear(4, 1)
+
+        def forward(self, words: Tensor) -> Tensor:
+            return self.out(self.drop(self.embedding(words).mean(1)))
+
+    torch.manual_seed(0)
+    model = Pooled().double()
+    words, y = torch.tensor([[1, 2, 3, 0], [4, 0, 0, 0]]), torch.randn(2, 1, dtype=torch.float64)
+    objective = sp.recipes.learnable_bernoulli(model, per_example_square, estimator=sp.Enumerate())
+    (plain,) = torch.autograd.grad(objective(words, y), model.drop.logits)
+    (padded,) = torch.autograd.grad(objective(words, y, valid=words != 0), model.drop.logits)
+    torch.testing.assert_close(padded, plain, atol=1e-12, rtol=0)
+
+
 def test_frozen_or_evaluating_layers_are_left_alone() -> None:
     model = nn.Sequential(nn.Linear(2, 4), BernoulliDropout(4), nn.Linear(4, 4), BernoulliDropout(4), nn.Linear(4, 2))
     model[1].logits.requires_grad_(False)  # type: ignore[union-attr, operator]

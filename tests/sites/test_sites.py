@@ -51,6 +51,25 @@ def test_mask_base_and_sharing() -> None:
             sp.Mask("0", **bad)
 
 
+def test_units_of_a_pooled_sentence_are_not_words() -> None:
+    """The dropout of a (B, H) state beside a padding mask (B, T), T = H: the adversary may take any unit."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.drop, self.out = nn.Embedding(9, 20), nn.Dropout(0.5), nn.Linear(20, 3)
+
+        def forward(self, words: Tensor) -> Tensor:
+            return self.out(self.drop(self.embedding(words).mean(1)))
+
+    torch.manual_seed(0)
+    words = torch.randint(1, 9, (6, 20))
+    words[:, 2:] = 0
+    objective = sp.recipes.adversarial_dropout(Pooled(), sp.cross_entropy, at=sp.Mask("drop", keep=1.0), fraction=0.2)
+    objective(words, torch.zeros(6, dtype=torch.long), valid=words != 0)
+    assert 2 < objective.diagnostics["AdD/flips"] <= 4
+
+
 def test_input_by_position_and_keyword() -> None:
     class Two(nn.Module):
         def forward(self, ids: Tensor, x: Tensor, *, scale: Tensor) -> Tensor:

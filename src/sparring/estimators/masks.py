@@ -11,7 +11,7 @@ from sparring.matching import match
 from sparring.nn import BernoulliDropout
 from sparring.randomness import CPU, RandomState, current
 from sparring.sites import Mask, Slot, Visit
-from sparring.sites.site import Undo, patch_forward
+from sparring.sites.site import Undo, everywhere, patch_forward
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class LearnedMask(Mask):
             module.guided = True
 
         def forward(input: Tensor) -> Tensor:
-            return input * visit(name or "mask", self._multiplier(name or "mask", module, input)).to(input.dtype)
+            value = self._multiplier(name or "mask", module, input)
+            valid = everywhere(value) if module.units.axis(input) == 1 else None
+            return input * visit(name or "mask", value, valid).to(input.dtype)
 
         return patch_forward(module, forward)
 

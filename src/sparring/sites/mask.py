@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..matching import match
-from .site import Undo, Visit, patch_forward
+from .site import Undo, Visit, everywhere, patch_forward
 
 _OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
 
@@ -18,7 +18,7 @@ class Mask:
     """The multiplier that a dropout layer applies, scale included.
 
     Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do).
-    Feature dropout keeps its shape: one number per channel.
+    Feature dropout keeps its shape: one number per channel. A multiplier (B, H) has no padding: its entries are units.
 
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Dropout(0.5))
@@ -51,7 +51,9 @@ class Mask:
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         def forward(input: Tensor) -> Tensor:
-            return input * visit(name or "mask", self._clean(module, input)).to(input.dtype)
+            clean = self._clean(module, input)
+            valid = everywhere(clean) if clean.dim() == 2 else None
+            return input * visit(name or "mask", clean, valid).to(input.dtype)
 
         return patch_forward(module, forward)
 

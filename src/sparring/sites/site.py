@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 Undo = Callable[[], None]
@@ -45,6 +46,11 @@ class Slot:
     value: Tensor
     valid: Tensor | None = None
     placed: Tensor | None = None
+
+
+def everywhere(value: Tensor) -> Tensor:
+    """A mask that says that no unit is padding: without it, one of (B, T) words would be taken for one of (B, H) units where T = H."""
+    return torch.ones((1,) * value.dim(), dtype=torch.bool, device=value.device)
 
 
 def patch_forward(module: nn.Module, forward: Callable[..., object]) -> Undo:
