@@ -39,6 +39,12 @@ def test_correlations_agree_with_scipy(data):
             assert math.isclose(ranks, stats.kendalltau(a, b).statistic, abs_tol=1e-6)
 
 
+def test_sentences_without_a_word_have_no_correlation():
+    nothing = torch.zeros(2, 0)
+    assert bool(pearson(nothing, nothing).isnan().all())
+    assert bool(kendall(nothing, nothing, nothing.bool()).isnan().all())
+
+
 def test_blocks_do_not_change_kendall(monkeypatch):
     x, y = torch.randn(2, 7, 6)
     whole = kendall(x, y)

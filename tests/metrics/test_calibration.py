@@ -71,6 +71,11 @@ def test_nothing_to_measure_gives_zero_not_nan() -> None:
     assert expected_calibration_error(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)) == 0.0
 
 
+def test_probabilities_that_are_not_numbers_are_not_called_calibrated() -> None:
+    probabilities = torch.tensor([[0.9, 0.1], [math.nan, math.nan]])
+    assert math.isnan(expected_calibration_error(probabilities, torch.tensor([0, 1])))
+
+
 @pytest.mark.parametrize("equal_mass", [False, True])
 def test_binary_probabilities_are_two_classes(equal_mass: bool) -> None:
     p, y = torch.tensor([0.9, 0.2, 0.6]), torch.tensor([1, 0, 0])

@@ -167,3 +167,9 @@ def test_a_user_without_relevant_items_gets_zero_not_nan() -> None:
     scores, nothing = torch.randn(2, 5), torch.zeros(2, 5, dtype=torch.bool)
     assert recall_at_k(scores, nothing, 3).tolist() == [0.0, 0.0]
     assert ndcg_at_k(scores, nothing, 3).tolist() == [0.0, 0.0]
+
+
+def test_ratings_count_as_one_hit_each() -> None:
+    scores, ratings = torch.tensor([[0.3, 0.2, 0.1]]), torch.tensor([[2, 0, 5]])
+    assert recall_at_k(scores, ratings, 3).tolist() == [1.0]
+    torch.testing.assert_close(ndcg_at_k(scores, ratings, 3), ndcg_at_k(scores, ratings > 0, 3))

@@ -52,6 +52,13 @@ def test_nothing_labelled_is_nan_and_perfect_is_one() -> None:
     assert mean_iou(labels, labels, classes=4) == 1.0  # absent classes do not drag the mean down
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_as_images_store_them_do_not_overflow(dtype: torch.dtype) -> None:
+    labels = torch.arange(20).repeat(3)
+    found = Confusion.of(labels.to(dtype), labels.to(dtype), 20, void=255)
+    assert torch.equal(found.matrix, 3 * torch.eye(20, dtype=torch.long))
+
+
 def test_labels_out_of_range_are_named() -> None:
     with pytest.raises(ValueError, match=r"targets holds labels 0\.\.11 outside 0\.\.10"):
         Confusion.of(torch.tensor([0, 0]), torch.tensor([0, 11]), 11)

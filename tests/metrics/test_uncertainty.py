@@ -122,5 +122,9 @@ def test_bad_input_is_named() -> None:
         pavgpu(torch.ones(3), torch.ones(2))
     with pytest.raises(ValueError, match="window=9"):
         patch_pavgpu(torch.ones(1, 2, 4, 4), torch.zeros(1, 4, 4), window=9)
+    with pytest.raises(ValueError, match="stride=0"):
+        patch_pavgpu(torch.ones(1, 2, 4, 4), torch.zeros(1, 4, 4), stride=0)
+    with pytest.raises(ValueError, match="NaN"):
+        pavgpu(torch.tensor([True, False]), torch.tensor([math.nan, 0.1]), 0.5)
     with pytest.raises(ValueError, match="empty"):
         threshold_grid(torch.zeros(0))

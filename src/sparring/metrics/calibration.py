@@ -24,8 +24,8 @@ class Reliability:
 
     @property
     def gaps(self) -> Tensor:
-        """`|accuracy - confidence|` a bin, 0 where it is empty."""
-        return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
+        """`|accuracy - confidence|` a bin, 0 where it is empty; NaN where a probability in it is."""
+        return (self.accuracy - self.confidence).abs().masked_fill(self.counts == 0, 0.0)
 
     @property
     def ece(self) -> float:

@@ -54,6 +54,8 @@ def _prepared(x: Tensor, y: Tensor, valid: Tensor | None) -> tuple[Tensor, Tenso
         shapes = ", ".join(str(tuple(t.shape)) for t in (x, y) + (() if valid is None else (valid,)))
         raise ValueError(f"correlations take rows of one shape (B, T), got {shapes}")
     kept = torch.ones_like(x) if valid is None else valid
+    if x.shape[1] == 0:  # sentences without a word: one column that does not count
+        x, y, kept = (torch.zeros(len(x), 1, device=x.device) for _ in range(3))
     return x.double(), y.double(), kept.double()
 
 

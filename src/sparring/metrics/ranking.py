@@ -44,7 +44,7 @@ def recall_at_k(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
         k: length of the list. Longer than the catalogue means the whole catalogue.
     """
     hits = top_hits(scores, relevant, k)
-    return _recall(hits, relevant.sum(-1), k)
+    return _recall(hits, relevant.bool().sum(-1), k)
 
 
 def ndcg_at_k(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
@@ -60,7 +60,7 @@ def ndcg_at_k(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
         k: length of the list. Longer than the catalogue means the whole catalogue.
     """
     hits = top_hits(scores, relevant, k)
-    return _ndcg(hits, relevant.sum(-1), k)
+    return _ndcg(hits, relevant.bool().sum(-1), k)
 
 
 def top_hits(scores: Tensor, relevant: Tensor, k: int) -> Tensor:

@@ -32,7 +32,7 @@ class Confusion:
         if predicted.shape != targets.shape:
             raise ValueError(f"predicted {tuple(predicted.shape)} and targets {tuple(targets.shape)} differ in shape")
         counted = torch.ones_like(targets, dtype=torch.bool) if void is None else targets != void
-        true, guess = targets[counted], predicted[counted]
+        true, guess = targets[counted].long(), predicted[counted].long()  # bytes would overflow below
         for name, values in (("targets", true), ("predicted", guess)):
             if values.numel() and (int(values.min()) < 0 or int(values.max()) >= classes):
                 raise ValueError(

@@ -79,6 +79,8 @@ def pavgpu(right: Tensor, entropy: Tensor, threshold: float | Tensor | None = No
     if right.shape != entropy.shape:
         raise ValueError(f"right {tuple(right.shape)} and entropy {tuple(entropy.shape)} must have the same shape")
     right, entropy = right.flatten().bool(), entropy.detach().flatten().double()
+    if bool(entropy.isnan().any()):
+        raise ValueError("entropy holds NaN, which is neither certain nor uncertain; look at the model's probabilities")
     cut = (
         entropy.mean() if threshold is None else torch.as_tensor(threshold, dtype=torch.float64, device=entropy.device)
     )
@@ -138,6 +140,8 @@ def patch_pavgpu(
         )
     if window < 1 or window > min(targets.shape[1:]):
         raise ValueError(f"window={window} must lie between 1 and the smaller side of {tuple(targets.shape[1:])}")
+    if stride is not None and stride < 1:
+        raise ValueError(f"stride={stride} must be at least 1; None tiles without overlap")
     entropy, right, counted = patch_statistics(probabilities, targets, window, stride or window, void)
     return pavgpu((right > 0.5)[counted], entropy[counted], threshold)
 
