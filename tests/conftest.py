@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+import sparring as sp
+from sparring.step import Step
+
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("calm", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("calm")
@@ -30,3 +33,17 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data: set SPARRING_DATA to a folder that holds it")
     return folder
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """The steps that objectives finish during a test, with all that was placed and seen; objectives keep none of it."""
+    seen: list[Step] = []
+    finish = sp.Objective._finish
+
+    def spy(self: sp.Objective, step: Step, total: torch.Tensor) -> None:
+        seen.append(step)
+        finish(self, step, total)
+
+    monkeypatch.setattr(sp.Objective, "_finish", spy)
+    return seen

@@ -1,5 +1,8 @@
 """What users do wrong, and what they expect around an objective."""
 
+import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from sparring import recipes
+from sparring.step import Step
 
 
 def model() -> nn.Module:
@@ -249,3 +253,41 @@ def test_distributed_data_parallel_averages_both_halves() -> None:
         total = [t + g for t, g in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True)]
     for ours, expected in zip(found, total, strict=True):
         torch.testing.assert_close(torch.from_numpy(ours), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_used_objective_can_be_copied_and_keeps_nothing_of_its_step(steps: list[Step]) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    objective = sp.recipes.vat(model, sp.cross_entropy, "0", sp.L2(1.0))
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    objective(x, y).backward()
+    twin = copy.deepcopy(objective)
+    torch.manual_seed(1)
+    mine = objective(x, y)
+    torch.manual_seed(1)
+    assert torch.equal(mine, twin(x, y))
+    assert twin.diagnostics == objective.diagnostics
+    assert twin._layout.matches[twin.terms[0].at]["0"] is twin.model[0]
+    last = weakref.ref(steps[-1])
+    del mine
+    steps.clear()
+    gc.collect()
+    assert last() is None, "an objective must not keep activations alive between steps"
+
+
+def test_modules_that_come_and_go_between_steps_are_noticed() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    objective = sp.recipes.vat(model, sp.cross_entropy, "0", sp.L2(1.0))
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    for _ in range(2):
+        objective(x, y).backward()
+    replaced, model[0] = model[0], nn.Linear(4, 8)
+    for parameter in replaced.parameters():
+        parameter.grad = None
+    objective(x, y).backward()
+    assert objective.diagnostics[f"{objective.terms[0].name}/norm"] > 0
+    assert model[0].weight.grad is not None
+    assert replaced.weight.grad is None
+    model[1] = nn.Sequential(nn.BatchNorm1d(8), nn.Tanh())
+    before = model[1][0].num_batches_tracked.clone()
+    objective(x, y).backward()
+    assert int(model[1][0].num_batches_tracked - before) == 1, "only the clean pass moves the new layer's averages"

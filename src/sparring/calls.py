@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._pytree import tree_leaves
 
+from .matching import walk
 from .randomness import RandomState, current, devices_of, drawing_from, fresh
 from .replay import Tape, inside_checkpoint, recording, replaying
 from .sites.site import Site, Slot, Undo
@@ -61,14 +62,19 @@ def _norms(model: nn.Module) -> tuple[nn.Module, ...]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where passes must act, looked up once for all passes of a step: walking a large model each time would cost."""
+    """Where passes must act, looked up once and kept until the model's modules change: a large model takes long to search."""
 
+    members: tuple[tuple[str, nn.Module], ...]
     norms: tuple[nn.Module, ...]
     matches: dict[Site, dict[str, nn.Module]]
 
     @classmethod
-    def of(cls, model: nn.Module, sites: Sequence[Site]) -> "Layout":
-        return cls(_norms(model), {site: site.modules(model) for site in sites})
+    def of(cls, model: nn.Module, sites: Sequence[Site], known: "Layout | None" = None) -> "Layout":
+        """Look, unless `known` says the same of the same modules."""
+        members = tuple(walk(model))
+        if known is not None and known.members == members and all(site in known.matches for site in sites):
+            return known
+        return cls(members, _norms(model), {site: site.modules(model) for site in sites})
 
 
 @contextmanager

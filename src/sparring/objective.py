@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .calls import Layout
 from .randomness import devices_of
 from .replay import Tape, eager_modules, is_compiled
 from .sites.site import Site
@@ -75,7 +76,8 @@ class Objective(nn.Module):
                     'use unroll="finite_difference", or the module before torch.compile'
                 )
         self._without_prefix: set[frozenset[Site]] = set()
-        self._step: Step | None = None
+        self._layout: Layout | None = None
+        self._notes: dict[str, Any] = {}
 
     def forward(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Tensor:
         """The loss of one batch, a scalar.
@@ -102,13 +104,7 @@ class Objective(nn.Module):
     @property
     def diagnostics(self) -> dict[str, float]:
         """Plain floats about the last call: every term, how far its player moved, passes spent."""
-        if self._step is None:
-            return {}
-        notes = {key: float(value) for key, value in self._step.notes.items()}
-        return notes | {
-            "forward_passes": float(self._step.forward_passes),
-            "backward_passes": float(self._step.backward_passes + 1),
-        }
+        return {key: float(value) for key, value in self._notes.items()}
 
     def begin(self, inputs: Any, targets: Any, valid: ValidMask, terms: Sequence[Playable]) -> Step:
         """A step with its tapes laid out, before any pass."""
@@ -123,7 +119,7 @@ class Objective(nn.Module):
         step = Step(
             self.model, inputs, targets, sites, self.loss, self.extract, self._masks(inputs, valid), devices_of(self.model),
             int(self.calls) if any(callable(getattr(t, "weight", None)) for t in terms) or self.measure_noise_every else 0,
-            {group: Tape(group) for group in groups},
+            {group: Tape(group) for group in groups}, known=self._layout,
         )  # fmt: skip
         if self.measure_noise_every and step.number % self.measure_noise_every == 0:
             step.cache["measure_noise"] = True
@@ -161,7 +157,8 @@ class Objective(nn.Module):
                 self._without_prefix.add(group)
         step.tapes.clear()
         step.cache.clear()
-        self._step = step
+        passes = {"forward_passes": step.forward_passes, "backward_passes": step.backward_passes + 1}
+        self._notes, self._layout = step.notes | passes, step.layout
         if self.training:
             self.calls += 1
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .matching import walk
+
 
 @dataclass(frozen=True)
 class RandomState:
@@ -29,7 +31,7 @@ def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which the model keeps a parameter or buffer."""
     used = {
         tensor.device
-        for module in model.modules()
+        for _, module in walk(model)
         for tensor in (*module._parameters.values(), *module._buffers.values())
         if tensor is not None
     }

@@ -87,7 +87,7 @@ def eager_modules(model: nn.Module) -> Iterator[nn.Module]:
         module = waiting.pop()
         if module not in seen and not is_compiled(module) and not isinstance(module, torch.jit.ScriptModule):
             seen.add(module)
-            waiting.extend(module.children())
+            waiting.extend(child for child in module._modules.values() if child is not None)
             yield module
 
 

@@ -64,6 +64,7 @@ class Step:
     notes: dict[str, Any] = field(default_factory=dict)
     forward_passes: int = 0
     backward_passes: int = 0
+    known: Layout | None = None
     noise: RandomState | None = None
     clean: Pass | None = None
     last: Pass | None = None
@@ -73,7 +74,7 @@ class Step:
 
     def __post_init__(self) -> None:
         self.recomputation = Recomputation(self.model, self.sites)
-        self.layout = Layout.of(self.model, self.sites)
+        self.layout = Layout.of(self.model, self.sites, self.known)
 
     # -- the clean pass ---------------------------------------------------------------------------------------
 

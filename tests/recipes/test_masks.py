@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from sparring.recipes import adversarial_dropout, expectation_linear, fraternal_dropout, ramp_up, variational_dropout
+from sparring.step import Step
 
 
 class Text(nn.Module):
@@ -32,15 +33,15 @@ def under(model: nn.Module, mask: Tensor) -> Tensor:
     return sp.perturbed_call(model, {sp.Recurrent("rnn"): mask}, X)
 
 
-def placed(objective: sp.Objective) -> list[Tensor]:
-    return [slot.placed for slots in objective._step.last.slots.values() for slot in slots if slot.placed is not None]
+def placed(step: Step) -> list[Tensor]:
+    return [slot.placed for slots in step.last.slots.values() for slot in slots if slot.placed is not None]
 
 
-def test_variational_dropout_is_the_loss_under_one_random_mask_and_runs_once() -> None:
+def test_variational_dropout_is_the_loss_under_one_random_mask_and_runs_once(steps: list[Step]) -> None:
     model = Text()
     objective = variational_dropout(model, sp.cross_entropy, at="rnn", keep=0.8)
     loss = objective(X, Y)
-    (mask,) = placed(objective)
+    (mask,) = placed(steps[-1])
     assert mask.shape == (6, 32)
     assert set(mask.unique().tolist()) == {0.0, 1.25}
     torch.testing.assert_close(loss, sp.cross_entropy(under(model, mask), Y).mean())
@@ -48,21 +49,21 @@ def test_variational_dropout_is_the_loss_under_one_random_mask_and_runs_once() -
 
 
 @pytest.mark.parametrize("train_on", ["random", "ones"])
-def test_expectation_linear_by_hand(train_on: Any) -> None:
+def test_expectation_linear_by_hand(steps: list[Step], train_on: Any) -> None:
     model = Text()
     objective = expectation_linear(model, sp.cross_entropy, at="rnn", keep=0.8, weight=2.0, train_on=train_on)
     loss = objective(X, Y)
-    full, random = model(X), under(model, placed(objective)[0])
+    full, random = model(X), under(model, placed(steps[-1])[0])
     supervised = sp.cross_entropy(random if train_on == "random" else full, Y)
     torch.testing.assert_close(loss, (supervised + 2.0 * sp.js(full, random)).mean())
 
 
-def test_fraternal_dropout_by_hand_and_without_a_detached_side() -> None:
+def test_fraternal_dropout_by_hand_and_without_a_detached_side(steps: list[Step]) -> None:
     model = Text()
     objective = fraternal_dropout(model, sp.cross_entropy, at="rnn", keep=0.8, weight=3.0)
     loss = objective(X, Y)
-    step = objective._step
-    first, second = step.slots(objective.terms[0].at)[0].value, placed(objective)[0]
+    step = steps[-1]
+    first, second = step.slots(objective.terms[0].at)[0].value, placed(steps[-1])[0]
     assert not torch.equal(first, second)
     assert set(first.unique().tolist()) == {0.0, 1.25} == set(second.unique().tolist())
     one, two = under(model, first), under(model, second)
@@ -76,13 +77,13 @@ def test_fraternal_dropout_by_hand_and_without_a_detached_side() -> None:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_adversarial_dropout_by_hand(kind: type[nn.RNNBase], detach: bool, rounds: int) -> None:
+def test_adversarial_dropout_by_hand(steps: list[Step], kind: type[nn.RNNBase], detach: bool, rounds: int) -> None:
     model = Text(kind=kind)
     objective = adversarial_dropout(
         model, sp.cross_entropy, at="rnn", fraction=0.2, rounds=rounds, weight=3.0, detach_clean=detach
     )
     loss = objective(X, Y)
-    mask = placed(objective)[0].detach()
+    mask = placed(steps[-1])[0].detach()
     assert bool(((mask == 0).sum(1) <= 6).all())
     clean = model(X)
     expected = (
@@ -110,12 +111,12 @@ def test_adversarial_dropout_raises_the_divergence_above_random_masks_of_its_siz
     assert adversarial > 1.5 * random
 
 
-def test_on_the_last_hidden_state_the_recurrence_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_last_hidden_state_the_recurrence_runs_once(steps: list[Step], monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls, forward = Text(), [], nn.LSTM.forward
     monkeypatch.setattr(nn.LSTM, "forward", lambda self, *args: calls.append(1) or forward(self, *args))
     objective = adversarial_dropout(model, sp.cross_entropy, at=sp.Mask("drop", keep=1.0), fraction=0.2, rounds=2)
     objective(X, Y).backward()
-    mask = placed(objective)[0]
+    mask = placed(steps[-1])[0]
     assert mask.shape == (6, 32)
     assert bool(((mask == 0).sum(1) <= 6).all())
     assert len(calls) == 1, "prefix replay: later passes start after the recurrence"
@@ -137,7 +138,7 @@ class Language(nn.Module):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_on_the_weight_drop_mask_of_a_language_model(rounds: int) -> None:
+def test_on_the_weight_drop_mask_of_a_language_model(steps: list[Step], rounds: int) -> None:
     """Appendix 6: base mask of ones, one mask for the batch, a budget per row, other noise resampled, squared error."""
     model = Language()
     site = sp.RecurrentWeights("last", keep=1.0)
@@ -146,7 +147,7 @@ def test_on_the_weight_drop_mask_of_a_language_model(rounds: int) -> None:
         detach_clean=True, weight=0.1,
     )  # fmt: skip
     objective(X[:, :-1], X[:, 1:]).backward()
-    (mask,) = placed(objective)
+    (mask,) = placed(steps[-1])
     assert mask.shape == (1, 80, 20)
     counts = (mask == 0).sum(-1)
     assert int(counts.max()) == 3
@@ -154,13 +155,13 @@ def test_on_the_weight_drop_mask_of_a_language_model(rounds: int) -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
 
 
-def test_fraternal_dropout_on_weight_drop_masks_draws_two() -> None:
+def test_fraternal_dropout_on_weight_drop_masks_draws_two(steps: list[Step]) -> None:
     model = Language()
     objective = fraternal_dropout(
         model, sp.cross_entropy, at=sp.RecurrentWeights("last"), keep=0.5, penalty=sp.squared_error
     )
     objective(X[:, :-1], X[:, 1:]).backward()
-    first, second = objective._step.slots(objective.terms[0].at)[0].value[0], placed(objective)[0][0]
+    first, second = steps[-1].slots(objective.terms[0].at)[0].value[0], placed(steps[-1])[0][0]
     assert not torch.equal(first, second)
     assert set(first.unique().tolist()) == {0.0, 2.0} == set(second.unique().tolist())
 
@@ -182,11 +183,11 @@ def test_one_clean_pass_serves_adversarial_dropout_and_vat() -> None:
     assert found["forward_passes"] == passes - 1
 
 
-def test_the_sampled_base_mask_is_an_option() -> None:
+def test_the_sampled_base_mask_is_an_option(steps: list[Step]) -> None:
     objective = adversarial_dropout(Text(), sp.cross_entropy, at="rnn", fraction=0.2, keep=0.7)
     objective(X, Y).backward()
-    base = objective._step.slots(objective.terms[0].at)[0].value
-    flips = ((placed(objective)[0] != 0) != (base != 0)).sum(1)
+    base = steps[-1].slots(objective.terms[0].at)[0].value
+    flips = ((placed(steps[-1])[0] != 0) != (base != 0)).sum(1)
     assert bool((base == 0).any())
     assert bool((flips <= 6).all())
     assert bool((flips > 0).any())
@@ -215,13 +216,13 @@ def test_unlabelled_batches_keep_the_regulariser() -> None:
         assert float(loss.detach()) > 0
 
 
-def test_padding_as_long_as_the_state_is_wide_is_not_taken_for_units() -> None:
+def test_padding_as_long_as_the_state_is_wide_is_not_taken_for_units(steps: list[Step]) -> None:
     model, tokens = Text(size=7), X.clone()
     valid = torch.ones(6, 7, dtype=torch.bool)
     valid[:, 3:] = False
     objective = adversarial_dropout(model, sp.cross_entropy, at="rnn", fraction=0.9)
     objective(tokens, Y, valid)
-    assert bool((placed(objective)[0][:, 3:] == 0).any())
+    assert bool((placed(steps[-1])[0][:, 3:] == 0).any())
 
 
 @pytest.mark.parametrize(
