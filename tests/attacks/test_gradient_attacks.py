@@ -191,6 +191,10 @@ def test_bad_settings_are_named(digits: Any, mlp: nn.Module) -> None:
         PGD(0.1, loss="hinge")(mlp, x, y)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="norm is 1"):
         PGD(0.1, norm=1)(mlp, x, y)
+    with pytest.raises(ValueError, match="samples=0"):
+        FGSM(0.1, samples=0)(mlp, x, y)
+    with pytest.raises(ValueError, match="samples=0"):
+        predictions(mlp, x, samples=0)
     with pytest.raises(ValueError, match="restarts=0"):
         PGD(0.1, restarts=0)
     with pytest.raises(ValueError, match="keep='worst'"):
@@ -202,3 +206,39 @@ def test_bad_settings_are_named(digits: Any, mlp: nn.Module) -> None:
 class _Tuple(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, int]:
         return x, 1
+
+
+class _Steps(nn.Module):
+    """Cuts its input into steps that torch cannot differentiate at all."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x * 15).round().detach() / 15)
+
+
+@pytest.mark.parametrize("norm", [inf, 2])
+def test_a_model_without_a_gradient_is_attacked_as_one_with_a_zero_gradient(
+    norm: float, digits: Any, mlp: nn.Module
+) -> None:
+    x, y = digits.x[:10], digits.y[:10]
+    assert torch.equal(FGSM(0.1, norm=norm)(_Steps(mlp), x, y), x)
+    assert torch.equal(BIM(0.1, norm=norm)(_Steps(mlp), x, y), x)
+    assert not torch.equal(PGD(0.1, norm=norm)(_Steps(mlp), x, y), x)  # the random start needs no gradient
+
+
+class _Overflowing(nn.Module):
+    """Answers with nan as soon as the first number falls below 0.5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x[:, :1] < 0.5, torch.nan, x)
+
+
+def test_nan_is_no_right_answer() -> None:
+    x, y = torch.tensor([[0.55, 0.1], [0.3, 0.1]]), torch.tensor([0, 0])
+    assert predictions(_Overflowing(), x).tolist() == [0, -1]
+    result = robust_accuracy(_Overflowing(), BIM(0.1), x, y)
+    assert result.right.tolist() == [True, False]
+    assert result.survived.tolist() == [False, False]  # the attack drove the first one into nan

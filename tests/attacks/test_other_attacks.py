@@ -1,5 +1,6 @@
 """Random search, transfer, and the attacks of other libraries behind the same interface."""
 
+import copy
 import importlib
 from math import inf
 from typing import Any
@@ -143,3 +144,43 @@ def test_logits_of_reads_objects_and_scales(mlp: nn.Module, digits: Any) -> None
     torch.testing.assert_close(Logits(Boxed(), 4.0)(x), mlp(x) / 4)
     with pytest.raises(ValueError, match=r"\(B, classes\)"):
         logits_of(torch.zeros(2, 3, 4))
+
+
+def test_logits_may_come_in_a_mapping(mlp: nn.Module, digits: Any) -> None:
+    class Mapped(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": mlp(x)}
+
+    x, y = digits.x[:3], digits.y[:3]
+    assert torch.equal(FGSM(0.1)(Mapped(), x, y), FGSM(0.1)(mlp, x, y))
+    with pytest.raises(TypeError, match="the model returns dict"):
+        logits_of({"scores": torch.zeros(2, 3)})
+
+
+def test_the_other_libraries_attack_models_in_double(digits: Any, mlp: nn.Module) -> None:
+    pytest.importorskip("art", reason="adversarial-robustness-toolbox is not installed")
+    pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
+    wide, x, y = copy.deepcopy(mlp).double(), digits.x[:4].double(), digits.y[:4]
+    attacks: list[Attack] = [JSMA(), CarliniWagner(constant=1.0), AutoAttack(0.1, attacks=("apgd-ce",))]
+    for attack in attacks:
+        found = attack(wide, x, y)
+        assert found.dtype == torch.float64
+        assert not torch.equal(found.float(), x.float())
+
+
+def test_autoattack_leaves_the_statistics_and_names_what_few_classes_forbid(digits: Any, cnn: nn.Module) -> None:
+    pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
+    net = copy.deepcopy(cnn).train()
+    before = net[1].running_mean.clone()
+    AutoAttack(0.1, attacks=("apgd-ce",))(net, digits.x[:6], digits.y[:6])
+    assert torch.equal(net[1].running_mean, before)
+    x, y = torch.rand(4, 6), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(
+        ValueError, match=r"apgd-t, square cannot attack 3 classes of flat inputs.*\('apgd-ce', 'apgd-dlr'\)"
+    ):
+        AutoAttack(0.1)(nn.Linear(6, 3), x, y)
+    with pytest.raises(ValueError, match=r"apgd-dlr cannot attack 2 classes.*attacks=\('apgd-ce',\)"):
+        AutoAttack(0.1, version="rand")(nn.Linear(6, 2), x, y)
+    parts: dict[int, tuple[str, ...]] = {2: ("apgd-ce",), 3: ("apgd-ce", "apgd-dlr"), 4: ("apgd-ce", "apgd-t")}
+    for classes, attacks in parts.items():
+        assert AutoAttack(0.1, attacks=attacks)(nn.Linear(6, classes), x, y).shape == x.shape

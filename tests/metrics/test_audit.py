@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,6 +16,7 @@ from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.ensembles.ensemble import member_cross_entropy
 from sparring.metrics import Audit, audit
 from sparring.metrics.audit_checks import beats, output_checks
+from sparring.metrics.audit_report import LIMIT, Check, conclude
 from sparring.metrics.robustness import RobustAccuracy, robust_accuracy
 
 QUICK: dict[str, Any] = {"autoattack": False, "steps": 10, "restarts": 2, "queries": 100}
@@ -288,3 +290,68 @@ def test_the_usual_attack_is_the_published_one(plain: Ensemble, data: tuple[Tens
     torch.manual_seed(0)
     alone = robust_accuracy(plain, PGD(0.1, steps=20, step_size=0.0125), *data)
     assert alone.plain == pytest.approx(of_plain.usual, abs=0.03)
+
+
+class Changed(nn.Module):
+    """A network whose input or answer goes through a function."""
+
+    def __init__(self, net: nn.Module, change: Callable[[nn.Module, Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.change = net, change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(self.net, x)
+
+
+def test_a_quantiser_that_cannot_be_differentiated_is_flagged(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
+    steps = Changed(plain, lambda net, x: net(torch.bucketize(x, torch.linspace(0, 1, 16)).float() / 15))
+    result = audit(steps, *data, 0.1, **QUICK)
+    assert result.verdict == "masked"
+    assert states(result)["black box"] == "masking"
+    assert states(result)["zero gradients"] == "notable"
+    assert {c.name: c.found for c in result.checks}["float64"] == "left out"  # the quantiser gives float32
+
+
+def test_a_model_that_casts_its_input_is_audited_without_float64(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
+    result = audit(Changed(plain, lambda net, x: net(x.float())), *data, 0.1, **QUICK)
+    assert result.verdict == "no sign of masking"
+    assert {c.name: c.found for c in result.checks}["float64"] == "left out"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_constant_predictor_hides_nothing(tied: bool, plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
+    answer = torch.arange(10.0)
+    constant = Changed(plain, lambda net, x: answer.expand(len(x), -1) + (0 * net(x).logits if tied else 0))
+    result = audit(constant, *data, 0.1, **QUICK)
+    assert result.verdict == "suspicious"
+    assert result.clean == result.usual == result.lowest
+    assert "one and the same answer to every input" in result.summary
+    assert "go further" not in result.summary
+
+
+def test_nan_outputs_are_named_and_count_as_wrong(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
+    result = audit(Changed(plain, lambda net, x: net(x).logits * torch.nan), *data, 0.1, **QUICK)
+    assert result.verdict == "suspicious"
+    assert result.clean == 0
+    assert states(result)["outputs"] == "notable"
+    assert states(result)["zero gradients"] == "notable"  # a gradient of nan moves no attack
+    assert "randomness" not in states(result)  # nan differs from itself, that is no noise
+    assert "100.0 % not finite" in str(result)
+
+
+def test_masking_seen_only_where_any_input_is_allowed_says_so() -> None:
+    verdict, summary = conclude([Check(LIMIT, "50 % left", "still fails", "masking")], 0.9, 0.8, 0.8, False)
+    assert verdict == "masked"
+    assert "the usual attack fails even where any input is allowed" in summary
+
+
+def test_noise_with_two_classes_and_double_precision_run_through_autoattack() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(6, 2)
+    x = torch.rand(12, 6)
+    noisy = Changed(net, lambda net, x: net(x + 0.01 * torch.randn_like(x)))
+    small: dict[str, Any] = {"steps": 3, "restarts": 1, "queries": 5}
+    assert "AutoAttack" not in audit(noisy, x, net(x).argmax(1), 0.02, samples=3, **small).attacks
+    double = nn.Linear(6, 4).double()
+    pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
+    assert "AutoAttack" in audit(double, x.double(), double(x.double()).argmax(1), 0.02, **small).attacks

@@ -84,3 +84,11 @@ def test_inputs_without_members_are_refused():
         ambiguity(torch.zeros(3, 1, 4), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"shape \(3, 4\)"):
         ambiguity(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
+
+
+def test_running_averages_do_not_move_in_training_mode():
+    nets = [nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)) for _ in range(2)]
+    ensemble = Ensemble(nets, head="2").train()
+    before = {name: value.clone() for name, value in ensemble.state_dict().items()}
+    gradient_diversity(ensemble, torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
+    assert all(torch.equal(value, before[name]) for name, value in ensemble.state_dict().items())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparring.attacks import BIM, FGSM, Transfer
+from sparring.attacks import BIM, FGSM, JSMA, Transfer
 from sparring.metrics.robustness import attack_table, robust_accuracy, sweep
 
 X = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.3]])
@@ -72,5 +72,15 @@ def test_a_table_of_attacks_reports_progress() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="inputs hold 4 examples and targets 3"):
         robust_accuracy(NET, FGSM(0.1), X, Y[:3])
+    with pytest.raises(TypeError, match="JSMA has no radius to sweep; give a function"):
+        sweep(NET, JSMA(), X, Y, [0.1])
     with pytest.raises(ValueError, match="the attack turned inputs"):
         robust_accuracy(NET, lambda model, inputs, targets: inputs[:, :1], X, Y)
+
+
+def test_running_averages_do_not_move_in_training_mode() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5)).train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    robust_accuracy(net, FGSM(0.1), X, Y)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

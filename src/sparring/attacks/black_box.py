@@ -62,7 +62,7 @@ class RandomSearch:
                 proposal = self._propose(delta[open_ones], region, query)
                 proposal = Boxed(region.within, inputs[open_ones], self.low, self.high).project(proposal)
                 found = margin(scores(model, inputs[open_ones] + proposal, self.samples), targets[open_ones])
-                better = found > value[open_ones]
+                better = ~(found <= value[open_ones])  # nan is no answer, so it is no right one
                 delta[open_ones[better]], value[open_ones[better]] = proposal[better], found[better]
                 open_ones = open_ones[value[open_ones] <= 0]
         return clip(inputs + delta, self.low, self.high)

@@ -15,7 +15,7 @@ from ..players.walk import State
 from ..sites.site import Slot
 from .boxed import Boxed, ball, check_range, clip
 from .objectives import Name, Objective, margin, objective
-from .outputs import logits_of
+from .outputs import Logits
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,16 @@ class _InputGame(Game):
 
 
 def _game(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Objective, samples: int) -> _InputGame:
+    if samples < 1:
+        raise ValueError(f"samples={samples}: a gradient is taken at least once")
+    ask = Logits(model)
+
     def payoff(
         values: "list[Tensor] | tuple[Tensor, ...]", attached: bool = False, clean: Tensor | None = None
     ) -> Tensor:
-        outputs = [logits_of(model(inputs + values[0])) for _ in range(samples)]
-        with torch.no_grad():
-            game.fooled = margin(torch.stack([o.log_softmax(1) for o in outputs]).logsumexp(0), targets) > 0
+        outputs = [ask(inputs + values[0]) for _ in range(samples)]
+        with torch.no_grad():  # nan is no answer, so it is no right one
+            game.fooled = ~(margin(torch.stack([o.log_softmax(1) for o in outputs]).logsumexp(0), targets) <= 0)
         return torch.stack([loss(logits, targets) for logits in outputs]).mean(0)
 
     empty = inputs.new_zeros(0)

@@ -1,23 +1,30 @@
 """What an attack reads from a model: logits, whatever object they come in."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..calls import still_statistics
+
 
 def logits_of(outputs: Any) -> Tensor:
-    """Logits (B, C): the tensor itself, or the `logits` of an ensemble's or Hugging Face model's output.
+    """Logits (B, C): the tensor itself, its `.logits` (an ensemble, a Hugging Face model) or its "logits" entry.
 
     Example:
         >>> import torch
         >>> tuple(logits_of(torch.zeros(2, 3)).shape)
         (2, 3)
     """
-    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    logits = outputs if isinstance(outputs, Tensor) else found
     if not isinstance(logits, Tensor):
-        raise TypeError(f"the model returns {type(outputs).__name__}; attacks need logits or an object with .logits")
+        raise TypeError(
+            f"the model returns {type(outputs).__name__}; attacks need logits, an object with .logits, or a "
+            'mapping with "logits"'
+        )
     if logits.dim() != 2:
         raise ValueError(f"the model's logits have shape {tuple(logits.shape)}; attacks need (B, classes)")
     return logits
@@ -26,7 +33,8 @@ def logits_of(outputs: Any) -> Tensor:
 class Logits(nn.Module):
     """A model that returns bare logits divided by a temperature, for tools that expect a tensor.
 
-    An ensemble's members are divided one by one, before their softmax outputs are averaged.
+    An ensemble's members are divided one by one, before their softmax outputs are averaged. Where torch cannot
+    differentiate the model (it cuts its input into steps, say), the gradient in the input is zero instead of an error.
 
     Example:
         >>> import torch
@@ -50,25 +58,31 @@ class Logits(nn.Module):
         outputs = self.model(inputs)
         members = getattr(outputs, "members", None)
         if self.temperature != 1 and isinstance(members, Tensor) and members.dim() == 3:
-            return (members / self.temperature).log_softmax(2).logsumexp(1) - math.log(members.shape[1])
-        return logits_of(outputs) / self.temperature
+            logits = (members / self.temperature).log_softmax(2).logsumexp(1) - math.log(members.shape[1])
+        else:
+            logits = logits_of(outputs) / self.temperature
+        nothing = 0 * inputs.flatten(1).sum(1, keepdim=True)
+        return logits + nothing.to(logits.dtype)
 
 
 @torch.no_grad()
 def predictions(model: nn.Module, inputs: Tensor, samples: int = 1, batch_size: int = 256) -> Tensor:
     """Predicted classes (B,); a stochastic model is asked `samples` times and the mean probability decides.
 
+    A model that answers with nan has predicted nothing: -1, which is right for no example.
+
     Example:
         >>> import torch
         >>> predictions(torch.nn.Identity(), torch.eye(3))
         tensor([0, 1, 2])
     """
-    return scores(model, inputs, samples, batch_size).argmax(1)
+    found = scores(model, inputs, samples, batch_size)
+    return found.argmax(1).masked_fill(found.isnan().any(1), -1)
 
 
 @torch.no_grad()
 def scores(model: nn.Module, inputs: Tensor, samples: int = 1, batch_size: int = 256) -> Tensor:
-    """Logits (B, C) in batches; for several samples the log of the mean probability.
+    """Logits (B, C) in batches; for several samples the log of the mean probability. Running averages do not move.
 
     Example:
         >>> import torch
@@ -76,9 +90,12 @@ def scores(model: nn.Module, inputs: Tensor, samples: int = 1, batch_size: int =
         tensor([[1., 0.],
                 [0., 1.]])
     """
+    if samples < 1:
+        raise ValueError(f"samples={samples}: a model is asked at least once")
     parts = []
     for part in inputs.split(batch_size):
-        draws = [logits_of(model(part)) for _ in range(samples)]
+        with still_statistics(model):
+            draws = [logits_of(model(part)) for _ in range(samples)]
         if samples == 1:
             parts.append(draws[0])
         else:

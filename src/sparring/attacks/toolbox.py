@@ -31,10 +31,16 @@ def require(module: str, package: str) -> ModuleType:
         raise ImportError(f"{package} is not installed; pip install 'sparring[robustness]'") from error
 
 
+def _copy(model: nn.Module) -> Logits:
+    """The model's own copy for a library, in float32: the libraries know no other precision."""
+    return Logits(copy.deepcopy(model).float())
+
+
 def _estimator(model: nn.Module, inputs: Tensor, low: float, high: float) -> Any:
-    """ART's view of a copy of the model."""
+    """ART's view of a copy of the model; ART evaluates it whatever mode it is in."""
     classifiers = require("art.estimators.classification", "adversarial-robustness-toolbox")
-    alone = Logits(copy.deepcopy(model))
+    alone = _copy(model).eval()
+    inputs = inputs.float()
     with torch.no_grad():
         classes = logits_of(alone(inputs[:1])).shape[1]
     device = "cpu" if inputs.device.type == "cpu" else "gpu"
@@ -155,8 +161,12 @@ class AutoAttack:
         if self.norm not in (1, 2, inf):
             raise ValueError(f"norm is {self.norm}; AutoAttack knows 1, 2 and float('inf')")
         package = require("pyautoattack", "pyautoattack")
+        alone, data = _copy(model), inputs.detach().float()
+        with torch.no_grad():
+            classes = alone(data[:2]).shape[1]
+        self._check(classes, inputs.dim() == 4)
         runner = package.AutoAttack(
-            Logits(copy.deepcopy(model)),
+            alone,
             attacks=None if self.attacks is None else list(self.attacks),
             device=inputs.device,
             eps=self.epsilon,
@@ -164,11 +174,22 @@ class AutoAttack:
             seed=self.seed,
             version=self.version if self.attacks is None else "custom",
         )
-        with torch.no_grad():
-            classes = logits_of(model(inputs[:1])).shape[1]
         for targeted in (runner.apgd_targeted, runner.fab):  # they try nine wrong classes, however many there are
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # it seeds torch's global generator
-            found, _ = runner.run_standard_evaluation(inputs.detach(), targets, batch_size=self.batch_size)
+            found, _ = runner.run_standard_evaluation(data, targets, batch_size=self.batch_size)
         return torch.as_tensor(found).to(inputs)
+
+    def _check(self, classes: int, image: bool) -> None:
+        """The parts that compare several wrong classes, or cut squares out of an image, cannot attack every model."""
+        usual = ("apgd-ce", "apgd-dlr") if self.version == "rand" else ("apgd-ce", "apgd-t", "fab-t", "square")
+        chosen = usual if self.attacks is None else self.attacks
+        needed = {"apgd-dlr": 3, "apgd-t": 4}
+        unfit = [name for name in chosen if classes < needed.get(name, 2) or (name == "square" and not image)]
+        if unfit:
+            fit = tuple(name for name in ("apgd-ce", "apgd-dlr", "apgd-t") if classes >= needed.get(name, 2))
+            raise ValueError(
+                f"{', '.join(unfit)} cannot attack {classes} classes of {'images' if image else 'flat inputs'} "
+                f"(apgd-dlr needs 3 classes, apgd-t 4, square images); pass attacks={fit}"
+            )

@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from sparring.attacks import FGSM, PGD, Attack, AutoAttack, Logits, RandomSearch, Transfer, logits_of
+from sparring.attacks import FGSM, PGD, Attack, AutoAttack, Logits, RandomSearch, Transfer
 from sparring.attacks.objectives import Name
 from sparring.attacks.outputs import scores
 from sparring.calls import still_statistics
@@ -112,6 +112,7 @@ def audit(
         checks = output_checks(logits, again, bench.zero_gradients(), samples, tolerance)
         checks += mode_checks(model)
         plan, radii = bench.plan(logits, restarts, queries, autoattack), bench.radii()
+        answers = logits.argmax(1).unique()
         tell = progress or (lambda what, share: None)
         results: dict[str, RobustAccuracy] = {}
         for name, make in plan.items():
@@ -125,7 +126,9 @@ def audit(
             curve.append((radius, *both))
             if both[0].plain == both[1].plain == 0:
                 break
-        checks += sweep_checks(curve, tolerance)
+        tried = [*results.values(), *(result for _, *both in curve for result in both)]
+        moved = len(answers) > 1 or any(bool((result.right & ~result.survived).any()) for result in tried)
+        checks += sweep_checks(curve, tolerance, moved)
         tell("done", 1.0)
     usual = results[USUAL]
     lowest = torch.stack([result.survived for result in results.values()]).all(0).double().mean().item()
@@ -173,14 +176,16 @@ class _Bench:
         epsilon, classes = self.epsilon, logits.shape[1]
         usual = self.pgd("cross_entropy", epsilon)
         top = logits.topk(2, dim=1).values
-        temperature = max((top[:, 0] - top[:, 1]).median().item() / TWIN_GAP, 1e-6)
+        gap = (top[:, 0] - top[:, 1]).nan_to_num(TWIN_GAP)
+        temperature = max(gap.median().item() / TWIN_GAP, 1e-6)
+        double = _in_double(self.model, self.inputs)
         plan: dict[str, Callable[[], Attack]] = {
             USUAL: lambda: usual,
             SINGLE: lambda: FGSM(epsilon, self.norm, "cross_entropy", self.low, self.high, self.samples),
             LONG: lambda: self.pgd("cross_entropy", epsilon, longer=5, restarts=restarts),
             MARGIN: lambda: self.pgd("margin", epsilon),
             DLR: lambda: self.pgd("dlr", epsilon),
-            DOUBLE: lambda: _InDouble(usual, self.model),
+            DOUBLE: lambda: _InDouble(usual, double or self.model),
             BLACK_BOX: lambda: RandomSearch(
                 epsilon, queries, self.norm, low=self.low, high=self.high, samples=self.samples
             ),
@@ -188,7 +193,9 @@ class _Bench:
         }
         if classes < 3:
             del plan[DLR]
-        if autoattack:
+        if double is None:
+            del plan[DOUBLE]
+        if autoattack and (classes > 2 or self.samples == 1):  # its version for noise needs three classes
             second = {2: (), 3: ("apgd-dlr",)}.get(classes, ("apgd-t",))
             plan[AUTO] = lambda: (
                 AutoAttack(epsilon, self.norm, "rand")
@@ -206,21 +213,32 @@ class _Bench:
         return [*radii, whole]
 
     def zero_gradients(self) -> float:
-        """Share of examples whose input gradient of the cross-entropy is exactly zero."""
-        flat = []
+        """Share of examples whose input gradient of the cross-entropy is exactly zero, or not a number."""
+        flat, ask = [], Logits(self.model)
         for x, y in zip(self.inputs.split(self.batch_size), self.targets.split(self.batch_size)):
             x = x.detach().clone().requires_grad_()
             with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(cross_entropy(logits_of(self.model(x)), y).sum(), x)
-            flat.append(gradient.flatten(1).abs().amax(1) == 0)
+                (gradient,) = torch.autograd.grad(cross_entropy(ask(x), y).sum(), x)
+            peak = gradient.flatten(1).abs().amax(1)
+            flat.append(~((peak > 0) & peak.isfinite()))
         return torch.cat(flat).double().mean().item()
+
+
+def _in_double(model: nn.Module, inputs: Tensor) -> nn.Module | None:
+    """A float64 copy of the model; None if it cannot run (it turns its input into float32, say)."""
+    try:
+        twin = copy.deepcopy(model).double()
+        scores(twin, inputs[:2].double())
+    except RuntimeError:
+        return None
+    return twin
 
 
 class _InDouble:
     """Crafts on a float64 copy of the model."""
 
     def __init__(self, attack: Attack, model: nn.Module) -> None:
-        self.attack, self.model = attack, copy.deepcopy(model).double()
+        self.attack, self.model = attack, model
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return self.attack(self.model, inputs.double(), targets).to(inputs.dtype)

@@ -5,7 +5,7 @@ from math import comb
 import torch
 from torch import Tensor, nn
 
-from sparring.metrics.audit_report import Check
+from sparring.metrics.audit_report import LIMIT, Check
 from sparring.metrics.robustness import RobustAccuracy
 
 USUAL, SINGLE, LONG = "PGD on cross-entropy (the usual attack)", "FGSM, one step", "PGD, more steps and restarts"
@@ -65,7 +65,7 @@ def output_checks(logits: Tensor, again: Tensor, zero: float, samples: int, tole
         )
     else:
         flat = Check("zero gradients", f"{100 * zero:.1f} % of examples", "gradients carry a signal", "fine")
-    spread = f"median {gap.median().item():.1f}, {100 * saturated:.0f} % > {limit:.0f}"
+    spread = f"median {gap.nanmedian().item():.1f}, {100 * saturated:.0f} % > {limit:.0f}"
     if saturated > tolerance and zero > tolerance:
         wide = Check("logit gap", spread, f"above {limit:.0f} a {precision} softmax rounds to 0 and 1", "notable")
     elif saturated > tolerance:
@@ -73,10 +73,16 @@ def output_checks(logits: Tensor, again: Tensor, zero: float, samples: int, tole
     else:
         wide = Check("logit gap", spread, "the softmax is not saturated", "fine")
     checks = [flat, wide]
+    silent = (~logits.isfinite()).any(1).double().mean().item()
+    if silent > 0:
+        meaning = (
+            "infinite or not a number: look for the fault in the model before its robustness (nan counts as wrong)"
+        )
+        checks.append(Check("outputs", f"{100 * silent:.1f} % not finite", meaning, "notable"))
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         meaning = "these look like probabilities: audit the logits before the softmax"
         checks.append(Check("outputs", "positive, sum to 1", meaning, "notable"))
-    if samples == 1 and not torch.equal(logits, again):
+    if samples == 1 and not torch.equal(logits.nan_to_num(), again.nan_to_num()):
         meaning = "the model draws noise: audit it with samples=10 or more"
         checks.append(Check("randomness", "two passes differ", meaning, "notable"))
     return checks
@@ -99,18 +105,23 @@ def attack_checks(results: dict[str, RobustAccuracy], tolerance: float) -> list[
             masked = beats(results[name], against, tolerance)
             found = _change(against, results[name])
             checks.append(Check(short, found, bad if masked else good, "masking" if masked else "fine"))
+    if DOUBLE not in results:
+        checks.append(Check(QUESTIONS[DOUBLE][0], "left out", "the model does not run in float64", "fine"))
     weak = beats(long, usual, tolerance)
     meaning = "the usual attack had not converged" if weak else "the usual attack had converged"
     checks.append(Check("more steps and restarts", _change(usual, long), meaning, "notable" if weak else "fine"))
     return checks
 
 
-def sweep_checks(curve: list[tuple[float, RobustAccuracy, RobustAccuracy]], tolerance: float) -> list[Check]:
+def sweep_checks(
+    curve: list[tuple[float, RobustAccuracy, RobustAccuracy]], tolerance: float, moved: bool = True
+) -> list[Check]:
     """At larger radii: does cross-entropy keep up with the margin, and does it reach 0 % in the end?
 
     Args:
         curve: radius, result on cross-entropy, result on the margin; the last radius allows any input.
         tolerance: see `audit`.
+        moved: some input, clean or attacked, got another answer than the rest; False: the model seems to be constant.
     """
     behind = [
         (usual.plain - other.plain, radius, usual, other)
@@ -125,15 +136,17 @@ def sweep_checks(curve: list[tuple[float, RobustAccuracy, RobustAccuracy]], tole
         )
     else:
         first = Check("larger radii, margin loss", "no difference", "both losses agree at every radius", "fine")
-    name = "radius that breaks everything"
     broken = next((radius for radius, usual, _ in curve if usual.plain == 0), None)
     if broken is not None:
-        return [first, Check(name, f"{broken:.3g}", "a large enough radius leaves nothing right", "fine")]
+        return [first, Check(LIMIT, f"{broken:.3g}", "a large enough radius leaves nothing right", "fine")]
     radius, usual, _ = curve[-1]
     found = f"{100 * usual.plain:.1f} % left at {radius:.3g}"
+    if not moved:
+        meaning = "the model gave one and the same answer to every input: there is nothing to attack"
+        return [first, Check(LIMIT, found, meaning, "notable")]
     if usual.plain > 0.01:
-        return [first, Check(name, found, "with any input allowed the usual attack still fails", "masking")]
-    return [first, Check(name, found, "next to nothing is left at the largest radius", "fine")]
+        return [first, Check(LIMIT, found, "with any input allowed the usual attack still fails", "masking")]
+    return [first, Check(LIMIT, found, "next to nothing is left at the largest radius", "fine")]
 
 
 def _change(before: RobustAccuracy, after: RobustAccuracy) -> str:

@@ -8,6 +8,7 @@ from sparring.metrics.robustness import RobustAccuracy
 
 State = Literal["fine", "notable", "masking"]
 Verdict = Literal["masked", "attack too weak", "suspicious", "no sign of masking"]
+LIMIT = "radius that breaks everything"
 MARKS: dict[State, str] = {"fine": "ok", "notable": "!", "masking": "MASKING"}
 
 
@@ -126,9 +127,14 @@ def conclude(checks: list[Check], clean: float, usual: float, lowest: float, str
     )
     if masking:
         reasons = "; ".join(f"{check.name}: {check.meaning}" for check in masking)
+        beaten = any(check.name != LIMIT for check in masking)
+        how = (
+            "attacks that do not depend on it go further"
+            if beaten
+            else "the usual attack fails even where any input is allowed"
+        )
         return "masked", (
-            f"The gradient is hidden, not harmless: attacks that do not depend on it go further. {figures} "
-            f"Do not quote the usual figure. Evidence: {reasons}."
+            f"The gradient is hidden, not harmless: {how}. {figures} Do not quote the usual figure. Evidence: {reasons}."
         )
     if strengthened:
         return "attack too weak", (

@@ -1,7 +1,7 @@
 """Accuracy under attack: plain and conditional, over attacks, over radii, over surrogates."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -189,6 +189,8 @@ def _at(attack: Any, epsilon: float) -> Attack:
         inner = getattr(attack, "attack", None)
         if isinstance(attack, Transfer) and hasattr(inner, "epsilon"):
             return replace(attack, attack=_at(inner, epsilon))
+        if is_dataclass(attack):
+            raise TypeError(f"{type(attack).__name__} has no radius to sweep; give a function epsilon -> attack")
         made: Attack = attack(epsilon)
         return made
     changes: dict[str, Any] = {"epsilon": epsilon}
