@@ -57,6 +57,8 @@ class FreeLB(Objective):
     def _trajectory(self, step: Step, outside: bool = False) -> Iterator[Tensor]:
         """Charges of the K points, each divided by K. `outside`: the caller back-propagates each before asking for the next."""
         player, noise = self.player, step.noise or randomness.fresh(step.devices)
+        trains = torch.is_grad_enabled()
+        outside = outside and trains
         compare = self.term.penalty is not None
         points: list[Tensor] = []
         slots: list[Slot] = []
@@ -70,12 +72,14 @@ class FreeLB(Objective):
 
         for k in range(player.steps):
             placement: Any = points if points else first
-            outputs = step.run({self.site: placement}, noise=noise, moves_statistics=k == 0 and not compare)
-            charge = self.term.settle(step, step.outputs if compare else None, outputs, self.term.at_step(step.number))
+            with torch.enable_grad():  # the ascent needs gradients where the loss is only measured, too
+                outputs = step.run({self.site: placement}, noise=noise, moves_statistics=k == 0 and not compare)
+                clean = step.outputs if compare else None
+                charge = self.term.settle(step, clean, outputs, self.term.at_step(step.number))
             grads = Captured(points) if outside else None
             mean = mean + charge.detach().mean() / player.steps
             step.notes["mean_loss"] = mean
-            yield charge.mean() / player.steps
+            yield (charge if trains else charge.detach()).mean() / player.steps
             if k < player.steps - 1:
                 gradients = grads.take() if grads else slope(charge, points, retain_graph=True)
                 step.backward_passes += 0 if outside else 1

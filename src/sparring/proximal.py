@@ -37,9 +37,7 @@ class Proximal(nn.Module):
         super().__init__()
         self.weight, self.penalty, self.decay = weight, penalty, decay
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
-        self._parameters_of = lambda: [
-            model.get_parameter(name) for name in self.names
-        ]  # hides the model from parameters()
+        self._followed = (model,)  # a tuple hides the model from parameters(), and copies follow their own copy
         for index, parameter in enumerate(self._parameters_of()):
             self.register_buffer(f"average{index}", parameter.detach().clone())
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
@@ -53,6 +51,9 @@ class Proximal(nn.Module):
     @property
     def idle(self) -> bool:
         return self.weight == 0
+
+    def _parameters_of(self) -> list[Tensor]:
+        return [self._followed[0].get_parameter(name) for name in self.names]
 
     @property
     def averages(self) -> dict[str, Tensor]:

@@ -36,6 +36,10 @@ def ensemble(k=3, **kwargs):
     return Ensemble([Net() for _ in range(k)], head="top.fc", **kwargs)
 
 
+def run(after=None, head="top.fc"):
+    return Ensemble([Net(after=after), Net(after=after)], head=head)(torch.randn(2, 4))
+
+
 def test_prediction_is_the_mean_softmax_and_the_loss_the_mean_cross_entropy():
     model, x, y = ensemble(), torch.randn(6, 4), torch.randint(3, (6,))
     out = model(x)
@@ -118,6 +122,9 @@ def test_members_may_differ_in_architecture_and_head():
             "have 8, 6 features.*uneven=True",
         ),
         (lambda: Ensemble([Net(after=F.softmax), Net()], head="top.fc")(torch.randn(2, 4)), "goes on computing"),
+        (lambda: run(after=lambda x: {"logits": x}), "member 0 returns a dict; an ensemble expects bare logits"),
+        (lambda: run(after=lambda x: (x, None)), "member 0 returns a tuple; an ensemble expects bare logits"),
+        (lambda: run(head="inner.0"), r"does not run with head='inner.0' taken out \(.*\): name its last layer"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")

@@ -163,6 +163,22 @@ def test_enormous_activations_use_only_the_bins_that_occur():
         LaplacePriorityDropout(batchwise=True).keep_rates(features)
 
 
+def test_a_unit_just_above_the_threshold_stays_in_the_first_bin():
+    """In single precision 2.1000001 / 0.3 rounds to 7, one bin below the one of the threshold's own quotient."""
+    just = float(np.nextafter(np.float32(2.1), np.float32(9)))
+    dropout = LaplacePriorityDropout(interval=0.3, threshold=2.1, gamma=50.0)
+    rates = dropout.keep_rates([torch.tensor([[just, just, 2.5]]), torch.tensor([[2.2, 2.5, 0.0]])])
+    first, far = 0.977, 0.85 * math.exp(-50 / 3 * 0.3**2 / 0.5) + 0.127  # priorities 2.25 and 2.55
+    near = 0.85 * math.exp(-50 / 2 * 0.3**2 / 0.5) + 0.127
+    assert_rates(rates, [[[first, first, far]], [[near, first, first]]])
+
+
+def test_half_precision_keeps_the_rates_numbers():
+    features = [torch.tensor([[0.25, 0.95]]), torch.tensor([[0.25, 0.55]])]
+    rates = LaplacePriorityDropout(gamma=1e6).half().keep_rates([tensor.half() for tensor in features])
+    assert_rates(rates, [[[0.977, 0.127]], [[0.127, 0.977]]])
+
+
 def test_non_finite_units_stay_out_of_the_statistics():
     dropout = LaplacePriorityDropout()
     clean = [torch.tensor([[0.2, 0.3]]), torch.tensor([[0.2, 0.9]])]

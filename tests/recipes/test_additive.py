@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -67,6 +68,34 @@ def by_hand(model: nn.Module, deltas: list[Tensor], x: Tensor, y: Tensor, noise:
         gradients = torch.autograd.grad(sp.cross_entropy(outputs, y).mean(), list(model.parameters()))
         total = [t + g / len(deltas) for t, g in zip(total, gradients, strict=True)]
     return total
+
+
+@pytest.mark.parametrize("how", ["copied", "pickled"])
+def test_a_copy_of_smart_follows_its_own_model(how: str) -> None:
+    objective = recipes.smart(network(), sp.cross_entropy, "0")
+    twin = copy.deepcopy(objective) if how == "copied" else pickle.loads(pickle.dumps(objective))
+    twin(*data())
+    with torch.no_grad():
+        for parameter in twin.model.parameters():
+            parameter.add_(1.0)
+    twin(*data())
+    gone = twin.model[0].bias.detach() - twin.stateful[0].averages["0.bias"]
+    torch.testing.assert_close(gone, torch.full((8,), 0.99, dtype=torch.float64))
+    assert int(objective.stateful[0].updates) == 0
+
+
+@pytest.mark.parametrize("penalty", [None, sp.kl])
+def test_free_lb_measures_the_same_loss_without_gradients(penalty: Any) -> None:
+    objective = recipes.free_lb(network().eval(), sp.cross_entropy, "0", steps=3, penalty=penalty)
+    torch.manual_seed(3)
+    expected = objective(*data())
+    torch.manual_seed(3)
+    with torch.no_grad():
+        measured = objective(*data())
+        alike = sum(objective.steps(*data()))
+    assert not measured.requires_grad
+    assert not alike.requires_grad
+    torch.testing.assert_close(measured, expected.detach())
 
 
 @pytest.mark.parametrize("how", ["steps", "forward"])

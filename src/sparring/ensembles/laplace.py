@@ -85,7 +85,8 @@ class LaplacePriorityDropout(nn.Module):
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
         taken, distance = self.survey(features)
-        rates = taken.hand_out(self.rates_of(distance, float(self.gamma)), self.highest)
+        gamma = min(float(self.gamma), 1e30)  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
+        rates = taken.hand_out(self.rates_of(distance, gamma), self.highest)
         return list(rates.split([tensor.shape[1] for tensor in features], 1))
 
     @torch.no_grad()
@@ -95,7 +96,8 @@ class LaplacePriorityDropout(nn.Module):
         values = torch.cat([tensor.detach() for tensor in features], 1)  # (B, U)
         values = values if values.dtype == torch.float64 else values.float()
         active, first, last = self._span(values)
-        bins = (values / self.interval).ceil_().nan_to_num_().clamp_(-FARTHEST, FARTHEST).long().sub_(1)  # eq. 3
+        # Eq. 3; a division that rounds down must not leave the first bin.
+        bins = (values / self.interval).ceil_().nan_to_num_().clamp_(first + 1, FARTHEST).long().sub_(1)
         numbers, labels = census.compact(bins, active, first, last, self.batchwise)
         taken = census.take(numbers, len(labels), sizes, self.batchwise)
         centres = (labels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2

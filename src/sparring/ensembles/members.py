@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +48,17 @@ class Member(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """What enters the head: (B, units)."""
-        features = self.body(inputs)
         tap = self.body.get_submodule(self.head_name)
-        if isinstance(tap, Tap) and tap.watching:
-            _check_last(features, tap, self.label, self.head_name)
+        if not (isinstance(tap, Tap) and tap.watching):
+            return self.body(inputs)
+        try:
+            features = self.body(inputs)
+        except (AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.label} does not run with head={self.head_name!r} taken out ({str(error).splitlines()[0]}): name "
+                "its last layer, read nothing from the head but its output, and check the input's shape"
+            ) from error
+        _check_last(features, tap, self.label, self.head_name)
         return features
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -82,6 +90,12 @@ def _split(network: nn.Module, head: str, label: str) -> tuple[nn.Module, nn.Mod
 
 def _check_last(features: Tensor, tap: Tap, label: str, head: str) -> None:
     seen, tap.last, tap.watching = tap.last, None, False
+    if isinstance(features, (Mapping, tuple, list)) or hasattr(features, "logits"):
+        tap.watching = True
+        raise ValueError(
+            f"{label} returns a {type(features).__name__}; an ensemble expects bare logits (B, classes): wrap the network "
+            "in a module that returns them"
+        )
     if seen is None or not (seen is features or (seen.shape == features.shape and torch.equal(seen, features))):
         tap.watching = True
         raise ValueError(

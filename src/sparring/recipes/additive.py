@@ -94,10 +94,15 @@ def salt(
     return Objective(model, loss, term, **options)
 
 
+def slower_later(updates: int) -> float:
+    """SMART's decay of the averaged weights: .99 for the first thousand updates, then .999."""
+    return 0.99 if updates < 1000 else 0.999
+
+
 def smart(
     model: nn.Module, loss: Loss, at: Place = None, ball: Ball = Linf(1e-5), steps: int = 1, step_size: float | None = 1e-3,
     start: float = 1e-5, update: Update = "normalised", penalty: Penalty = symmetric_kl, weight: Weight = 1.0,
-    proximal_weight: float = 1.0, decay: float | Callable[[int], float] = lambda updates: 0.99 if updates < 1000 else 0.999,
+    proximal_weight: float = 1.0, decay: float | Callable[[int], float] = slower_later,
     share_noise: bool = True, **options: Any,
 ) -> Objective:  # fmt: skip
     """SMART (Jiang et al. 2020): smoothness (ascent, symmetric KL) plus a Bregman proximal term against averaged weights.
