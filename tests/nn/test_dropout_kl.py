@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,24 @@ def test_gaussian_kl_error_is_as_documented(lowest: float, worst: float) -> None
     exact = np.array([exact_mean_log(v) - 0.5 * math.log(v) for v in a])  # KL up to a constant
     gap = gaussian_kl(torch.tensor(a)).numpy() - exact
     assert (gap.max() - gap.min()) / 2 <= worst
+
+
+@pytest.mark.parametrize("make", [
+    BernoulliDropout, lambda: BernoulliDropout(rescale=True), ConcreteDropout, lambda: GaussianDropout(learn=True)
+])  # fmt: skip
+@pytest.mark.parametrize("logit", [-17.0, 17.0, 30.0, -30.0])
+def test_the_kl_has_a_gradient_where_a_rate_rounds_to_its_end(make: Any, logit: float) -> None:
+    """Against float64, where the same logits are far from 0 and 1."""
+    single, double = make(), make().double()
+    found = []
+    for layer in (single, double):
+        (parameter,) = layer.parameters()
+        with torch.no_grad():
+            parameter.fill_(logit)
+        kl = dropout_kl(layer, torch.full((3,), 0.7, dtype=parameter.dtype), prior_scale=1.0)
+        found.append((kl.detach().double(), torch.autograd.grad(kl, parameter)[0].double()))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_gaussian_kl_falls_with_the_noise() -> None:

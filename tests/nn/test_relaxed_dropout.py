@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparring.nn import ConcreteDropout, GaussianDropout
+import sparring as sp
+from sparring.nn import BernoulliDropout, ConcreteDropout, GaussianDropout
 
 
 @pytest.mark.parametrize("heat", [0.02, 0.1, 2 / 3])
@@ -95,3 +96,19 @@ def test_pathwise_gradients_match_finite_differences(layer: nn.Module) -> None:
             low = loss()
             parameter[k] += 1e-6
         assert float((high - low) / 2e-6) == pytest.approx(float(gradient[k]), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("layer", [
+    ConcreteDropout(2), GaussianDropout(2, learn=True), BernoulliDropout(2), BernoulliDropout(2, rescale=True)
+], ids=["concrete", "gaussian", "bernoulli", "rescaled"])  # fmt: skip
+@pytest.mark.parametrize("end", [-300.0, 300.0])
+def test_rates_that_ran_away_leave_everything_finite(layer: nn.Module, end: float) -> None:
+    """An optimiser that nobody clamps may take a logit to where its rate is 0 or 1 in floating point."""
+    (parameter,) = layer.parameters()
+    with torch.no_grad():
+        parameter.fill_(end)
+    model = nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 2))
+    terms = [sp.LearnedRates()] if isinstance(layer, BernoulliDropout) else []
+    objective = sp.Objective(model, sp.cross_entropy, *terms)
+    objective(torch.randn(5, 2), torch.zeros(5, dtype=torch.long)).backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())

@@ -84,7 +84,8 @@ class LearnedRates:
         def evaluate(masks: list[Tensor]) -> Tensor:
             placed = {}
             for (slot, layer), mask, logits in zip(learning, masks, attached):
-                placed[slot.name] = mask / torch.sigmoid(logits) if layer.rescale else mask
+                tiny = torch.finfo(logits.dtype).tiny
+                placed[slot.name] = mask / torch.sigmoid(logits).clamp_min(tiny) if layer.rescale else mask
             with self.site.repeating(step.slots(self.site)):
                 losses = step.loss(step.run({self.site: placed}, graph="none"))
             seen.append(losses)

@@ -86,7 +86,11 @@ class BernoulliDropout(_DropoutNd):
         """The multiplier that these uniforms stand for: z = 1[u < keep], over keep if rescaled."""
         keep = torch.sigmoid(self.units.place(self.logits, input).to(uniform.dtype))
         mask = torch.lt(uniform, keep.detach(), out=torch.empty_like(uniform)).to(input.dtype)  # no boolean in between
-        return mask / keep.to(input.dtype) if self.rescale else mask
+        if not self.rescale:
+            return mask
+        return mask / keep.to(input.dtype).clamp_min(
+            torch.finfo(input.dtype).tiny
+        )  # a rate of 0 drops, it does not divide
 
     def draw(self, input: Tensor) -> Tensor:
         """The multiplier for this input, batch first: a fresh mask in training, its mean in evaluation."""

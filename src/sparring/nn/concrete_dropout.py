@@ -62,7 +62,8 @@ class ConcreteDropout(_DropoutNd):
         heat = self.temperature or (0.1 if input.dim() == 2 else 2 / 3)
         tiny = torch.finfo(uniform.dtype).eps
         soft = torch.sigmoid(-(logit + torch.logit(uniform, eps=tiny)) / heat)  # 1 - sigmoid(x) = sigmoid(-x)
-        return (soft / torch.sigmoid(-logit)).to(input.dtype)
+        keep = torch.sigmoid(-logit).clamp_min(torch.finfo(logit.dtype).tiny)  # a rate of 0 drops, it does not divide
+        return (soft / keep).to(input.dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         return input * self.draw(input) if self.training else input

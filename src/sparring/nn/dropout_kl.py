@@ -15,12 +15,16 @@ Against numerical integration, after the best constant, the error is at most .00
 
 
 def bernoulli_entropy(rate: Tensor) -> Tensor:
-    """Entropy of Bernoulli variables in nats; exactly 0 at the ends.
+    """Entropy of Bernoulli variables in nats; exactly 0 at the ends, and so is its gradient.
 
     >>> bernoulli_entropy(torch.tensor([0.0, 0.5, 1.0]))
     tensor([0.0000, 0.6931, 0.0000])
     """
-    return torch.special.entr(rate) + torch.special.entr(1 - rate)
+    inside = (rate > 0) & (
+        rate < 1
+    )  # a logit of 17 is a rate of 1 in float32: infinite slope there, times 0, would be NaN
+    rate = torch.where(inside, rate, 0.5)
+    return torch.where(inside, torch.special.entr(rate) + torch.special.entr(1 - rate), 0.0)
 
 
 def bernoulli_kl(keep: Tensor, norms: Tensor, prior_scale: float, rescale: bool = False) -> Tensor:
@@ -65,6 +69,7 @@ def gaussian_kl(variance: Tensor) -> Tensor:
     Paper: Kingma, Salimans, Welling (2015), eq. 14.
     """
     one, two, three = GAUSSIAN_CUBIC
+    variance = variance.clamp_min(torch.finfo(variance.dtype).tiny)  # finite where it has rounded to 0
     return -(0.5 * variance.log() + one * variance + two * variance**2 + three * variance**3)
 
 
@@ -83,8 +88,10 @@ def dropout_kl(layer: nn.Module, norms: Tensor, prior_scale: float) -> Tensor:
     if isinstance(layer, BernoulliDropout):
         return bernoulli_kl(layer.keep.expand_as(norms), norms, prior_scale, layer.rescale).sum()
     if isinstance(layer, ConcreteDropout):
-        _check_scale(prior_scale)
-        return concrete_kl((1 - layer.keep).expand_as(norms), norms, 0.5 / prior_scale**2, 1.0).sum()
+        keep = layer.keep.expand_as(
+            norms
+        )  # concrete_kl at wr = 1/(2 s^2), dr = 1; 1 - p itself would lose small keep rates
+        return bernoulli_kl(keep, norms, prior_scale, rescale=True).sum()
     if isinstance(layer, GaussianDropout):
         return gaussian_kl(layer.variance.expand_as(norms)).sum()
     raise ValueError(f"{type(layer).__name__} has no KL here; use BernoulliDropout, ConcreteDropout or GaussianDropout")

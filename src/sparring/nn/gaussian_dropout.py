@@ -49,8 +49,17 @@ class GaussianDropout(_DropoutNd):
     @property
     def variance(self) -> Tensor:
         """The variances a, `(features,)`, at most 1, differentiable when learned."""
+        return self._capped.exp()
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviations, `(features,)`; their gradient is sound even where the variance rounds to 0."""
+        return (self._capped / 2).exp()
+
+    @property
+    def _capped(self) -> Tensor:
         excess = (self.log_variance - self.log_variance.clamp(max=0.0)).detach()  # the cap must not stop the gradient
-        return (self.log_variance - excess).exp()
+        return self.log_variance - excess
 
     @property
     def keep(self) -> Tensor:
@@ -67,7 +76,7 @@ class GaussianDropout(_DropoutNd):
         shape = self.units.shape(input)
         if not self.training:
             return torch.ones(shape, device=input.device, dtype=input.dtype)
-        deviation = self.units.place(self.variance, input).sqrt()
+        deviation = self.units.place(self.deviation, input)
         noise = torch.randn(shape, device=input.device, dtype=deviation.dtype)
         return (1 + deviation * noise).to(input.dtype)
 

@@ -30,12 +30,13 @@ def soft_multiplier(layer: ConcreteDropout | GaussianDropout, items: Tensor, ver
     torch.Size([2, 3])
     """
     if isinstance(layer, GaussianDropout):
-        deviation = at(layer.variance, items).sqrt()
+        deviation = at(layer.deviation, items)
         return 1 + deviation * torch.randn(versions, len(items), dtype=deviation.dtype, device=items.device)
     logit = at(layer.p_logit, items)
     uniform = torch.rand(versions, len(items), dtype=logit.dtype, device=items.device)
     noise = torch.logit(uniform, eps=torch.finfo(logit.dtype).eps)
-    return torch.sigmoid(-(logit + noise) / (layer.temperature or 0.1)) / torch.sigmoid(-logit)
+    keep = torch.sigmoid(-logit).clamp_min(torch.finfo(logit.dtype).tiny)
+    return torch.sigmoid(-(logit + noise) / (layer.temperature or 0.1)) / keep
 
 
 def hard_multiplier(layer: BernoulliDropout, items: Tensor, mask: Tensor) -> Tensor:
