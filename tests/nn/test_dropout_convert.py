@@ -52,6 +52,13 @@ def test_an_example_may_be_a_mapping_of_arguments() -> None:
     assert model.drop.logits.shape == (24,)
 
 
+@pytest.mark.parametrize("to", [BernoulliDropout, ConcreteDropout, GaussianDropout])
+def test_the_rates_live_where_the_model_does(to: type[nn.Module]) -> None:
+    model = Net().to("meta")
+    convert(model, "classifier.*", to=to)
+    assert {t.device.type for t in model.classifier[2].state_dict().values()} == {"meta"}
+
+
 def test_to_the_rivals_with_options() -> None:
     model = Net()
     convert(model, "classifier.*", to=ConcreteDropout, features=1, temperature=0.2)

@@ -33,7 +33,7 @@ def convert(
     >>> model[2].logits.shape
     torch.Size([8])
 
-    The old layer's drop rate becomes the starting rate, its mode (train or eval) is kept. How many units a layer sees
+    The old layer's drop rate becomes the starting rate, its mode (train or eval) is kept, and the rates live where the model does. How many units a layer sees
     is read from the layers before it in the same `nn.Sequential`, or observed on `example`.
 
     Args:
@@ -53,6 +53,7 @@ def convert(
     if tie:
         features = 1
     units = {} if features is not None or example is None else _observe(model, found, example, options.get("dim", 1))
+    device = options.get("device", next((p.device for p in model.parameters()), None))
     made: dict[str, nn.Module] = {}
     replacements: dict[int, nn.Module] = {}
     for name, old in found.items():
@@ -61,7 +62,7 @@ def convert(
         new = to(features=count, **_start(name, old, to, options), **options)
         if tie and made:
             new.logits = next(iter(made.values())).logits
-        made[name] = replacements[id(old)] = new.train(old.training)
+        made[name] = replacements[id(old)] = new.to(device).train(old.training)
     for parent in list(model.modules()):  # every place that holds an old layer, shared ones included
         for key, child in list(parent._modules.items()):
             if id(child) in replacements:
