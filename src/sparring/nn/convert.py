@@ -33,8 +33,8 @@ def convert(
     >>> model[2].logits.shape
     torch.Size([8])
 
-    The old layer's drop rate becomes the starting rate, its mode (train or eval) is kept, and the rates live where the model does. How many units a layer sees
-    is read from the layers before it in the same `nn.Sequential`, or observed on `example`.
+    The old layer's drop rate becomes the starting rate, its mode (train or eval) is kept, and the rates live where the model
+    does. How many units a layer sees is read from the layers before it in the same `nn.Sequential`, or observed on `example`.
 
     Args:
         model: changed in place.
