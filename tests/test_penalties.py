@@ -72,6 +72,17 @@ def test_penalties_stay_finite_far_apart(name: str) -> None:
     assert bool(torch.isfinite(b.grad).all())
 
 
+@pytest.mark.parametrize("name", ["kl", "reverse_kl", "symmetric_kl", "js", "probability_error"])
+def test_a_class_ruled_out_by_both_counts_for_nothing(name: str) -> None:
+    a, b = (logits.requires_grad_() for logits in pair(2, 3, 4))
+    out = torch.full((3, 1), -torch.inf, dtype=torch.float64)
+    found = getattr(sp, name)(torch.cat([a, out], 1), torch.cat([b, out], 1))
+    expected = getattr(sp, name)(a, b)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(value.sum(), (a, b)) for value in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_js_is_bounded_and_half_precision_is_widened() -> None:
     a = torch.tensor([[100.0, 0.0]], dtype=torch.bfloat16)
     value = sp.js(a, a.flip(-1))

@@ -47,7 +47,13 @@ def _log_probabilities(name: str, clean: Tensor, perturbed: Tensor) -> tuple[Ten
             f"{name} compares distributions over at least two classes in the last dimension, got outputs of shape "
             f"{tuple(clean.shape)}; for one output use squared_error, for a single logit z pass outputs=lambda z: [0, z]"
         )
-    return full_precision(clean).log_softmax(-1), full_precision(perturbed).log_softmax(-1)
+    return _logs(clean), _logs(perturbed)
+
+
+def _logs(logits: Tensor) -> Tensor:
+    """Log-probabilities; a class that the model rules out (logit -inf) stays finite, so that 0 * log 0 is 0."""
+    logs = full_precision(logits).log_softmax(-1)
+    return logs.clamp_min(torch.finfo(logs.dtype).min)
 
 
 def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

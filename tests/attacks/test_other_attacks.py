@@ -78,7 +78,6 @@ def test_all_have_one_interface() -> None:
 
 def test_jsma_changes_few_pixels(digits: Any, mlp: nn.Module) -> None:
     pytest.importorskip("art", reason="adversarial-robustness-toolbox is not installed")
-    np.random.seed(0)
     x, y = digits.x[:20], digits.y[:20]
     result = JSMA(gamma=0.2, theta=0.5)
     found = result(mlp, x, y)
@@ -184,3 +183,16 @@ def test_autoattack_leaves_the_statistics_and_names_what_few_classes_forbid(digi
     parts: dict[int, tuple[str, ...]] = {2: ("apgd-ce",), 3: ("apgd-ce", "apgd-dlr"), 4: ("apgd-ce", "apgd-t")}
     for classes, attacks in parts.items():
         assert AutoAttack(0.1, attacks=attacks)(nn.Linear(6, classes), x, y).shape == x.shape
+
+
+def test_jsma_repeats_under_torchs_seed_and_leaves_numpys(digits: Any, mlp: nn.Module) -> None:
+    pytest.importorskip("art", reason="adversarial-robustness-toolbox is not installed")
+    found = []
+    for seed in (4, 4, 5):
+        np.random.seed(len(found))
+        expected = np.random.RandomState(len(found)).rand()
+        torch.manual_seed(seed)
+        found.append(JSMA(gamma=0.2, theta=0.5)(mlp, digits.x[:10], digits.y[:10]))
+        assert np.random.rand() == expected
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])

@@ -50,8 +50,15 @@ def _estimator(model: nn.Module, inputs: Tensor, low: float, high: float) -> Any
 
 
 def _run(attack: Any, inputs: Tensor, targets: Tensor | None) -> Tensor:
+    """ART draws from numpy's global generator: seeded from torch's for the call, then left as it was."""
+    random = require("numpy.random", "numpy")
     labels = None if targets is None else targets.cpu().numpy()
-    found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
+    before = random.get_state()
+    random.seed(int(torch.randint(2**31, ())))
+    try:
+        found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
+    finally:
+        random.set_state(before)
     return torch.as_tensor(found, dtype=inputs.dtype, device=inputs.device)
 
 
