@@ -71,6 +71,14 @@ class Proximal(nn.Module):
             torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in parameters], 1 - beta)
         self._seen = versions
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.follow()  # an update made since the last pass belongs to what is saved
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.follow()
+        return self.__dict__ | {"_seen": None}  # a copy's parameters count their changes anew
+
     def play(self, step: Step) -> Tensor:
         if self.training:
             self.follow()

@@ -84,6 +84,31 @@ def test_a_copy_of_smart_follows_its_own_model(how: str) -> None:
     assert int(objective.stateful[0].updates) == 0
 
 
+@pytest.mark.parametrize("how", ["state", "copy", "pickle"])
+def test_smart_goes_on_exactly_after_a_checkpoint(how: str) -> None:
+    def train(objective: Any, updates: int) -> list[float]:
+        optimizer = torch.optim.SGD(objective.model.parameters(), lr=0.5)
+        losses = []
+        for update in range(updates):
+            torch.manual_seed(update)
+            loss = objective(*data())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    objective = recipes.smart(network(), sp.cross_entropy, "0")
+    train(objective, 3)
+    if how == "state":
+        resumed = recipes.smart(network(), sp.cross_entropy, "0")
+        resumed.load_state_dict(copy.deepcopy(objective.state_dict()))
+    else:
+        resumed = copy.deepcopy(objective) if how == "copy" else pickle.loads(pickle.dumps(objective))
+    assert train(resumed, 3) == train(objective, 3)
+    assert int(resumed.stateful[0].updates) == int(objective.stateful[0].updates) == 5
+
+
 @pytest.mark.parametrize("penalty", [None, sp.kl])
 def test_free_lb_measures_the_same_loss_without_gradients(penalty: Any) -> None:
     objective = recipes.free_lb(network().eval(), sp.cross_entropy, "0", steps=3, penalty=penalty)
