@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import sparring.nn as snn
 from sparring.nn.recurrent_forward import masked_forward
+from sparring.nn.recurrent_projection import shared_projections
 
 LAYERS = [
     (snn.LSTM, nn.LSTM, {}),
@@ -167,6 +168,19 @@ def test_half_precision_and_autocast_compute_in_float32() -> None:
     half = layer.bfloat16()(x.bfloat16(), mask=mask)[0]
     assert half.dtype == torch.bfloat16
     assert (half.float() - truth).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("how", ["float32", "bfloat16", "parametrised"])
+def test_only_weights_that_outlive_a_pass_are_known_by_their_address(how: str) -> None:
+    """The widened copies of the two directions' weights took turns at one address, and so did their projections."""
+    layer, store = nn.GRU(20, 5, bidirectional=True, bias=False), dict[Any, Any]()
+    if how == "parametrised":
+        nn.utils.parametrizations.weight_norm(layer, "weight_ih_l0")
+        nn.utils.parametrizations.weight_norm(layer, "weight_ih_l0_reverse")
+    dtype = torch.bfloat16 if how == "bfloat16" else torch.float32
+    with shared_projections(store):
+        masked_forward(layer.to(dtype), torch.randn(3, 4, 20, dtype=dtype), mask=torch.ones(2, 4, 5))
+    assert len(store) == (2 if how == "float32" else 0)
 
 
 @pytest.mark.parametrize(

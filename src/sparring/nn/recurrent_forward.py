@@ -142,7 +142,9 @@ class _Network:
                         w_hh,
                         b_hh,
                     )
-                    if layer == 0:  # deeper inputs change with the masks below
+                    # Deeper inputs change with the masks below. A weight that is made anew for each pass (widened from half precision,
+                    # parametrised) cannot be known by its address: the next one may get the same.
+                    if layer == 0 and all(isinstance(tensor, nn.Parameter) for tensor in (w_ih, *biases)):
                         own, folded = (b_hh, None) if module.mode == "GRU" else (None, b_hh)
                         projected = shared_projection(rows, source, w_ih, b_ih, folded)
                         given = given if projected is None else (projected, None, None, w_hh, own)
