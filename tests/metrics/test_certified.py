@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparring.ensembles import Ensemble
+from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.lab.models.resnet import ResNet18
 from sparring.lab.models.small_cnn import SmallCNN
 from sparring.metrics.certified import UnsupportedOperation, certified_radius, certify, output_bounds
@@ -186,6 +186,14 @@ def test_ensembles_of_our_own_networks(network: str) -> None:
     for point in sampled(x, 0.002, inf, 30):
         assert (margins(ensemble(point).members.mean(1), targets) >= bound.margins - 1e-9).all()
     assert (bound.margins <= exact).all()
+
+
+def test_an_ensemble_that_drops_features_is_refused() -> None:
+    ensemble = Ensemble([mlp(0), mlp(1)], head="4", dropout=LaplacePriorityDropout())
+    x, targets = torch.rand(2, 6).double(), torch.tensor([0, 1])
+    assert certify(ensemble.eval(), x, targets, 0.1).margins.shape == (2, 3)
+    with pytest.raises(UnsupportedOperation, match=r"dropout drops units; call model\.eval"):
+        certify(ensemble.train(), x, targets, 0.1)
 
 
 def test_memory_changes_nothing() -> None:

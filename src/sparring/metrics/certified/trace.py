@@ -77,7 +77,11 @@ def member_modules(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     """The networks whose mean logit is certified: an ensemble's members, or the one module."""
     if isinstance(model, nn.Module):
         inside = getattr(model, "members", None)
-        return list(inside) if isinstance(inside, nn.ModuleList) else [model]
+        if not isinstance(inside, nn.ModuleList):
+            return [model]
+        if getattr(getattr(model, "dropout", None), "training", False):
+            raise UnsupportedOperation("the ensemble's dropout drops units; call model.eval() before certifying")
+        return list(inside)
     if not model:
         raise ValueError("model is an empty sequence; give at least one module")
     return list(model)
