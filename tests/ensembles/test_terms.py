@@ -232,6 +232,10 @@ def test_errors_say_what_is_missing(batch):
         sp.Objective(nn.Linear(5, 4).double(), sp.cross_entropy, ADP())(*batch)
     with pytest.raises(ValueError, match="matches no ensemble member"):
         sp.Objective(nn.Linear(5, 4), sp.cross_entropy, sp.Term(at=MemberInput(), by=sp.Noise(sp.Linf(0.1))))
+    with pytest.raises(ValueError, match="reduce='max'"):
+        simultaneous(smooth_ensemble(), reduce="max")(*batch)
+    with pytest.raises(ValueError, match=r"outside TRS\(bounds=\(0\.0, 1\.0\)\)"):
+        simultaneous(smooth_ensemble(), TRS())(3 * batch[0], batch[1])
     with pytest.raises(ValueError, match="steps=-1"):
         TRS(steps=-1)
     with pytest.raises(ValueError, match="targets are missing"):

@@ -119,6 +119,8 @@ def member_cross_entropy(
         targets: class indices (B,).
         reduce: "mean" over the members (the priority-dropout paper), or their "sum" (ADP, TRS).
     """
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f'reduce={reduce!r} is unknown; choose "mean" or "sum"')
     logits = outputs if isinstance(outputs, Tensor) else outputs.members
     losses = member_losses(logits, targets)
     return losses.mean(1) if reduce == "mean" else losses.sum(1)

@@ -2,7 +2,6 @@
 
 import copy
 import difflib
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -89,16 +88,15 @@ def _split(network: nn.Module, head: str, label: str) -> tuple[nn.Module, nn.Mod
 
 
 def _check_last(features: Tensor, tap: Tap, label: str, head: str) -> None:
-    seen, tap.last, tap.watching = tap.last, None, False
-    if isinstance(features, (Mapping, tuple, list)) or hasattr(features, "logits"):
-        tap.watching = True
+    seen, tap.last = tap.last, None
+    if seen is not features and not isinstance(features, Tensor):
         raise ValueError(
             f"{label} returns a {type(features).__name__}; an ensemble expects bare logits (B, classes): wrap the network "
             "in a module that returns them"
         )
-    if seen is None or not (seen is features or (seen.shape == features.shape and torch.equal(seen, features))):
-        tap.watching = True
+    if seen is not features and (seen is None or not torch.equal(seen, features)):
         raise ValueError(
             f"{label} goes on computing after head={head!r}: name its last layer, or move what follows it "
             "(a softmax, say) out of the network; an ensemble expects logits"
         )
+    tap.watching = False

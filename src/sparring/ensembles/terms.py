@@ -178,6 +178,11 @@ class TRS:
         epsilon = float(self.epsilon(step.number)) if callable(self.epsilon) else self.epsilon
         (slot,) = step.slots(WatchedInput())
         clean, targets = slot.value[still:].detach(), step.targets[still:]
+        if self.bounds is not None and bool(((clean < self.bounds[0]) | (clean > self.bounds[1])).any()):
+            raise ValueError(
+                f"inputs run from {clean.min().item():.4g} to {clean.max().item():.4g}, outside TRS(bounds={self.bounds}); "
+                "pass the range your data has, or bounds=None"
+            )
         inputs = tree_map(lambda x: x[still:] if isinstance(x, Tensor) else x, step.inputs)
 
         def gradients_at(shift: Tensor) -> Tensor:
