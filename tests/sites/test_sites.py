@@ -70,6 +70,17 @@ def test_units_of_a_pooled_sentence_are_not_words() -> None:
     assert 2 < objective.diagnostics["AdD/flips"] <= 4
 
 
+def test_an_evaluating_learned_dropout_has_a_mask_for_each_example() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), sp.nn.BernoulliDropout(12), nn.Linear(12, 4)).eval()
+    x, player = torch.randn(5, 3), sp.GreedyFlip(sp.Flips(0.4), start=torch.ones(1, 12))
+    (mask,) = sp.metrics.ask(model, x, sp.Mask(), player).values
+    assert mask.shape == (5, 12)
+    for k in range(5):
+        (alone,) = sp.metrics.ask(model, x[k : k + 1], sp.Mask(), player).values
+        torch.testing.assert_close(mask[k : k + 1], alone)
+
+
 def test_input_by_position_and_keyword() -> None:
     class Two(nn.Module):
         def forward(self, ids: Tensor, x: Tensor, *, scale: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Mask:
 
     def _clean(self, module: nn.Module, input: Tensor) -> Tensor:
         if self.keep is None and not isinstance(module, tuple(_OWN)):
-            return module.draw(input)  # type: ignore[operator]
+            return module.draw(input).contiguous()  # type: ignore[operator]  # expanded, it would be one mask for the batch
         shape = list(input.shape)
         if isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
             shape[2:] = [1] * (input.dim() - 2)
