@@ -166,6 +166,39 @@ def test_fraternal_dropout_on_weight_drop_masks_draws_two(steps: list[Step]) -> 
     assert set(first.unique().tolist()) == {0.0, 2.0} == set(second.unique().tolist())
 
 
+@pytest.mark.parametrize("site", [sp.Mask("early"), sp.Mask("early", keep=1.0)])
+@pytest.mark.parametrize("recipe", [variational_dropout, expectation_linear, fraternal_dropout])
+def test_a_dropout_layer_keeps_its_own_rate(steps: list[Step], recipe: Any, site: sp.Mask) -> None:
+    model = Text(drop=0.5)
+    objective = recipe(model, sp.cross_entropy, at=site)
+    objective(X, Y)
+    (mask,) = placed(steps[-1])
+    assert set(mask.unique().tolist()) == {0.0, 2.0}
+    if recipe is not variational_dropout:
+        clean = steps[-1].slots(objective.terms[0].at)[0].value
+        drawn = recipe is fraternal_dropout and site.keep is None
+        assert set(clean.unique().tolist()) == ({0.0, 2.0} if drawn else {1.0})
+    given = recipe(model, sp.cross_entropy, at=site, keep=0.8)
+    given(X, Y)
+    assert set(placed(steps[-1])[0].unique().tolist()) == {0.0, 1.25}
+    if recipe is fraternal_dropout and site.keep is None:
+        assert set(steps[-1].slots(given.terms[0].at)[0].value.unique().tolist()) == {0.0, 1.25}
+
+
+def test_fraternal_dropout_draws_both_masks_where_the_layer_draws_none(steps: list[Step]) -> None:
+    for site in (sp.Recurrent("rnn"), sp.RecurrentWeights("rnn")):
+        objective = fraternal_dropout(Text(), sp.cross_entropy, at=site, keep=0.5)
+        objective(X, Y)
+        clean = steps[-1].slots(objective.terms[0].at)[0].value
+        assert set(clean.unique().tolist()) == {0.0, 2.0} == set(placed(steps[-1])[0].unique().tolist())
+
+
+def test_different_rates_at_one_site_ask_for_one() -> None:
+    with pytest.raises(ValueError, match=r"keep rates 0\.5, 1: give keep="):
+        fraternal_dropout(Text(drop=0.5), sp.cross_entropy, at=sp.Mask())
+    fraternal_dropout(Text(drop=0.5), sp.cross_entropy, at=sp.Mask(), keep=0.8)(X, Y)
+
+
 def test_one_clean_pass_serves_adversarial_dropout_and_vat() -> None:
     model = Text()
     vat = sp.recipes.vat(model, sp.cross_entropy, at="embedding", ball=sp.L2(1.0))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def mask_site(at: str | Site, keep: float | None = 1.0) -> Site:
 
 
 def variational_dropout(
-    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float = 0.9, weight: Weight = 1.0, **options: Any
+    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float | None = None, weight: Weight = 1.0, **options: Any
 ) -> Objective:
     """Variational dropout (Gal and Ghahramani 2016): train on one random mask per example, the same at every step.
 
@@ -44,22 +45,24 @@ def variational_dropout(
         model: has an RNN, ours or torch's.
         loss: per-example loss.
         at: glob of RNNs, or any mask site.
-        keep: keep rate; kept units are divided by it.
+        keep: keep rate; kept units are divided by it. None is that of the dropout layers at the site, .9 for an RNN.
         weight: of the loss under dropout.
         options: passed to `Objective`.
     """
-    term = Term(mask_site(at), _random(at, keep), weight=weight, name="VD")
+    term = Term(mask_site(at), _random(model, at, keep), weight=weight, name="VD")
     return Objective(model, loss, term, clean_weight=0.0, **options)
 
 
 def expectation_linear(
-    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float = 0.9, penalty: Penalty = js, weight: Weight = 1.0,
+    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float | None = None, penalty: Penalty = js, weight: Weight = 1.0,
     train_on: Literal["random", "ones"] = "random", detach_clean: bool = False, share_noise: bool = True,
     terms: Sequence[Playable] = (), **options: Any,
 ) -> Objective:  # fmt: skip
     """Expectation-linear dropout (Ma et al. 2017; eq. 2): keep the network under a random mask near the full network.
 
     Args:
+        at: glob of RNNs, or any mask site; it keeps everything in the clean pass unless it says otherwise itself.
+        keep: keep rate of the random mask. None is that of the dropout layers at the site, .9 for an RNN.
         train_on: the supervised loss is that of the network under the random mask (as in Ma et al.) or under ones.
         penalty: distance between the two outputs; JS as in Park et al., `squared_error` for logits.
         detach_clean: the full network is a constant target.
@@ -69,23 +72,28 @@ def expectation_linear(
     if train_on not in ("random", "ones"):
         raise ValueError(f'expectation_linear(train_on={train_on!r}): choose "random" or "ones"')
     supervised = 1.0 if train_on == "random" else 0.0
-    term = Term(mask_site(at), _random(at, keep), penalty, weight, share_noise, detach_clean, supervised, "EL")
+    site = _with_keep(mask_site(at), 1.0)
+    term = Term(site, _random(model, at, keep), penalty, weight, share_noise, detach_clean, supervised, "EL")
     return Objective(model, loss, term, *terms, clean_weight=1.0 - supervised, **options)
 
 
 def fraternal_dropout(
-    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float = 0.9, penalty: Penalty = js, weight: Weight = 1.0,
+    model: nn.Module, loss: Loss, at: str | Site = "**", keep: float | None = None, penalty: Penalty = js, weight: Weight = 1.0,
     share_noise: bool = False, terms: Sequence[Playable] = (), **options: Any,
 ) -> Objective:  # fmt: skip
     """Fraternal dropout (Zolna et al. 2018; eq. 3): `(CE1 + CE2) / 2 + weight * D(p1, p2)` under two random masks.
 
     Args:
-        at: glob of RNNs, or a mask site that itself draws in the clean pass.
+        at: glob of RNNs, or any mask site.
+        keep: keep rate of both masks. None is that of the dropout layers at the site, .9 for an RNN.
         share_noise: whether dropout elsewhere is the same in both passes; the published method draws it anew.
         terms: further terms that share the first pass.
     """
-    site = mask_site(at, keep)
-    term = Term(site, _random(at, keep), penalty, weight, share_noise, supervised=0.5, name="FD")
+    player = _random(model, at, keep)
+    site = mask_site(at, None)
+    if keep is not None or _own_rate(model, at) is None:  # else the layers draw the first mask by themselves
+        site = _with_keep(site, player.keep)
+    term = Term(site, player, penalty, weight, share_noise, supervised=0.5, name="FD")
     return Objective(model, loss, term, *terms, clean_weight=0.5, **options)
 
 
@@ -137,5 +145,28 @@ def adversarial_dropout(
     return Objective(model, loss, term, *terms, **options)
 
 
-def _random(at: str | Site, keep: float) -> Bernoulli:
-    return Bernoulli(keep, shared=isinstance(at, RecurrentWeights))
+def _random(model: nn.Module, at: str | Site, keep: float | None) -> Bernoulli:
+    """Random masks at the rate that is given, or that the site names, or at which its layers draw, or else .9."""
+    if keep is None:
+        named = getattr(at, "keep", None)
+        keep = _own_rate(model, at) if named in (None, 1) else named
+    return Bernoulli(0.9 if keep is None else keep, shared=isinstance(at, RecurrentWeights))
+
+
+def _own_rate(model: nn.Module, at: str | Site) -> float | None:
+    """The keep rate at which the layers of a site draw by themselves; None where they do not."""
+    if not isinstance(at, Mask | RecurrentWeights):
+        return None
+    drop = "p" if isinstance(at, Mask) else "drop"
+    rates = {1 - float(getattr(layer, drop)) for layer in at.modules(model).values() if hasattr(layer, drop)}
+    if len(rates) > 1:
+        raise ValueError(
+            f"{at} stands for dropout with keep rates {', '.join(f'{rate:g}' for rate in sorted(rates))}: give keep="
+        )
+    return rates.pop() if rates else None
+
+
+def _with_keep(site: Site, keep: float) -> Site:
+    """The site with that keep rate in the clean pass, where it does not name one."""
+    named = not isinstance(site, MaskSite) or site.keep is not None
+    return site if named else replace(site, keep=keep)  # type: ignore[type-var]
