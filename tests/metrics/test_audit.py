@@ -15,7 +15,7 @@ from sparring.attacks import PGD
 from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.ensembles.ensemble import member_cross_entropy
 from sparring.metrics import Audit, audit
-from sparring.metrics.audit_checks import beats, output_checks
+from sparring.metrics.audit_checks import LONG, TWIN, USUAL, attack_checks, beats, output_checks
 from sparring.metrics.audit_report import LIMIT, Check, conclude
 from sparring.metrics.robustness import RobustAccuracy, robust_accuracy
 
@@ -355,3 +355,21 @@ def test_noise_with_two_classes_and_double_precision_run_through_autoattack() ->
     double = nn.Linear(6, 4).double()
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     assert "AutoAttack" in audit(double, x.double(), double(x.double()).argmax(1), 0.02, **small).attacks
+
+
+def test_a_twin_with_larger_logits_shows_a_weak_attack_and_no_masking() -> None:
+    """Cross-entropy is a blunt loss where logits are small, as after adversarial training: nothing is hidden there."""
+    usual, further = outcome(torch.arange(100) < 50), outcome(torch.arange(100) < 30)
+    results = {USUAL: usual, LONG: usual, TWIN: further}
+    sharper, same = (attack_checks(results, 0.05, sharper) for sharper in (True, False))
+    assert {c.name: c.state for c in sharper}["rescaled twin"] == "notable"
+    assert {c.name: c.state for c in same}["rescaled twin"] == "masking"
+    verdict, summary = conclude(sharper, 0.9, 0.5, 0.3, True)
+    assert verdict == "attack too weak"
+    assert "hidden, not harmless" not in summary
+
+
+def test_small_logits_are_not_called_hidden(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
+    result = audit(scaled(plain, 0.05), *data, 0.1, **QUICK)
+    assert result.lowest < result.usual - 0.05
+    assert states(result)["rescaled twin"] == "notable"

@@ -95,8 +95,15 @@ def mode_checks(model: nn.Module) -> list[Check]:
     return [Check("mode", "batch norm trains", "examples influence each other: call model.eval() first", "notable")]
 
 
-def attack_checks(results: dict[str, RobustAccuracy], tolerance: float) -> list[Check]:
-    """Every other attack against the usual one (AutoAttack against the long one), example by example."""
+def attack_checks(results: dict[str, RobustAccuracy], tolerance: float, sharper: bool = False) -> list[Check]:
+    """Every other attack against the usual one (AutoAttack against the long one), example by example.
+
+    Args:
+        results: outcome of each attack.
+        tolerance: see `audit`.
+        sharper: the twin's logits are larger than the model's, so nothing was saturated: where the twin goes further,
+            the usual attack was weak, and no gradient was hidden.
+    """
     usual, long = results[USUAL], results[LONG]
     checks = []
     for name, (short, bad, good) in QUESTIONS.items():
@@ -104,7 +111,11 @@ def attack_checks(results: dict[str, RobustAccuracy], tolerance: float) -> list[
             against = long if name == AUTO else usual
             masked = beats(results[name], against, tolerance)
             found = _change(against, results[name])
-            checks.append(Check(short, found, bad if masked else good, "masking" if masked else "fine"))
+            if name == TWIN and sharper:
+                meaning = "larger logits sharpen the usual attack" if masked else "larger logits open nothing"
+                checks.append(Check(short, found, meaning, "notable" if masked else "fine"))
+            else:
+                checks.append(Check(short, found, bad if masked else good, "masking" if masked else "fine"))
     if DOUBLE not in results:
         checks.append(Check(QUESTIONS[DOUBLE][0], "left out", "the model does not run in float64", "fine"))
     weak = beats(long, usual, tolerance)

@@ -117,7 +117,7 @@ def conclude(checks: list[Check], clean: float, usual: float, lowest: float, str
         clean: accuracy without attack.
         usual: accuracy under the usual attack.
         lowest: share of examples nothing broke.
-        strengthened: more steps or restarts of the usual attack went clearly further.
+        strengthened: the usual attack itself, with more steps and restarts or on sharper logits, went clearly further.
     """
     masking = [check for check in checks if check.state == "masking"]
     notable = [check for check in checks if check.state == "notable"]
@@ -138,7 +138,7 @@ def conclude(checks: list[Check], clean: float, usual: float, lowest: float, str
         )
     if strengthened:
         return "attack too weak", (
-            f"The usual attack had not converged: more steps and restarts of the same attack go clearly further. {figures} "
+            f"The usual attack is weak here: more steps, restarts or sharper logits take it clearly further. {figures} "
             f"Nothing points to hidden gradients, but quote only the last figure."
         )
     if notable:
