@@ -275,6 +275,9 @@ def test_bad_input_is_named() -> None:
         sp.recipes.learnable_bernoulli(model, sp.cross_entropy, prior_scale=1.0)
     with pytest.raises(ValueError, match="no BernoulliDropout"):
         sp.recipes.learnable_bernoulli(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), sp.cross_entropy)
+    for estimator in (sp.Enumerate(), sp.Reinforce("batch")):  # the first would be wrong, the second always zero
+        with pytest.raises(ValueError, match="joint=True"):
+            sp.recipes.learnable_bernoulli(model, sp.cross_entropy, estimator=estimator, joint=True)
     reduced = sp.recipes.learnable_bernoulli(model, nn.functional.cross_entropy)
     with pytest.raises(ValueError, match="one per example"):
         reduced(torch.randn(3, 2), torch.zeros(3, dtype=torch.long))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparring.estimators.antithetic import ARM
+from sparring.estimators.enumeration import Enumerate
 from sparring.estimators.masks import LearnedMask, draw_of
 from sparring.estimators.sampling import Estimator, surrogate
 from sparring.matching import match
@@ -41,7 +42,8 @@ class LearnedRates:
         estimator: `ARM()`, `DisARM()`, `LeaveOneOut()`, `Reinforce()` or `Enumerate()`.
         weight: factor of the gradient; the objective's `clean_weight`, if that is not 1.
         joint: credit every mask with the whole batch's loss instead of its own example's. Needed for an unbiased
-            estimate where examples interact after a learnable dropout (batch norm in training mode); noisier.
+            estimate where examples interact after a learnable dropout (batch norm in training mode); noisier. Not with
+            `Enumerate()` or `Reinforce("batch")`, which look at one example at a time.
         name: how diagnostics call the term.
 
     Paper: eq. 8.
@@ -56,6 +58,11 @@ class LearnedRates:
     site: LearnedMask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        per_example = isinstance(self.estimator, Enumerate) or getattr(self.estimator, "baseline", None) == "batch"
+        if self.joint and per_example:
+            raise ValueError(
+                f"joint=True credits the whole batch, which {self.estimator} takes apart; use ARM() or DisARM()"
+            )
         object.__setattr__(self, "site", LearnedMask(self.at))
 
     @property
