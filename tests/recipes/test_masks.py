@@ -216,8 +216,9 @@ def test_one_clean_pass_serves_adversarial_dropout_and_vat() -> None:
     assert found["forward_passes"] == passes - 1
 
 
-def test_the_sampled_base_mask_is_an_option(steps: list[Step]) -> None:
-    objective = adversarial_dropout(Text(), sp.cross_entropy, at="rnn", fraction=0.2, keep=0.7)
+@pytest.mark.parametrize("at", ["rnn", sp.Recurrent("rnn"), sp.Mask("drop")])
+def test_the_sampled_base_mask_is_an_option(steps: list[Step], at: Any) -> None:
+    objective = adversarial_dropout(Text(), sp.cross_entropy, at=at, fraction=0.2, keep=0.7)
     objective(X, Y).backward()
     base = steps[-1].slots(objective.terms[0].at)[0].value
     flips = ((placed(steps[-1])[0] != 0) != (base != 0)).sum(1)

@@ -100,7 +100,7 @@ def fraternal_dropout(
 def adversarial_dropout(
     model: nn.Module, loss: Loss, at: str | Site = "**", fraction: float = 0.03, rounds: int = 1,
     start: Literal["flip", "base"] | Tensor = "flip", penalty: Penalty = js, weight: Weight = 1.0, detach_clean: bool = False,
-    share_noise: bool = True, keep: float = 1.0, restarts: int = 1, paper_algorithm: bool = False, through_scale: bool = False,
+    share_noise: bool = True, keep: float | None = None, restarts: int = 1, paper_algorithm: bool = False, through_scale: bool = False,
     terms: Sequence[Playable] = (), **options: Any,
 ) -> Objective:  # fmt: skip
     """Adversarial dropout (Park et al. 2019; eq. 4-9): keep the network near itself under the worst dropout mask.
@@ -126,7 +126,8 @@ def adversarial_dropout(
         weight: a number, or `ramp_up(1.0, steps)`.
         detach_clean: the clean prediction is a constant target (text, language models) or not (sequential MNIST).
         share_noise: all other noise is the same in both passes.
-        keep: keep rate of the base mask: 1.0 is its expectation, less samples it.
+        keep: keep rate of the base mask: 1.0 is its expectation, less samples it. None is 1.0 for RNNs, and for a site what it says
+            itself (`RecurrentWeights()` and `Mask()` let their layers draw).
         restarts: random starts of which the best counts, see `GreedyFlip`.
         paper_algorithm: Algorithm 1 to the letter, see `GreedyFlip`.
         through_scale: differentiate through the masks' normaliser too.
@@ -141,7 +142,9 @@ def adversarial_dropout(
         paper_algorithm,
         through_scale=through_scale,
     )
-    term = Term(mask_site(at, keep), player, penalty, weight, share_noise, detach_clean, name="AdD")
+    site = mask_site(at, 1.0 if keep is None else keep)
+    site = site if keep is None else _with_keep(site, keep)
+    term = Term(site, player, penalty, weight, share_noise, detach_clean, name="AdD")
     return Objective(model, loss, term, *terms, **options)
 
 
