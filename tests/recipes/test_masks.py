@@ -1,5 +1,6 @@
 """The mask recipes: each loss written out by hand, combinations, and what they cost in passes."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -238,6 +239,15 @@ def test_ramp_up_reaches_its_peak() -> None:
         seen.append(objective.diagnostics["AdD/weight"])
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+def test_an_objective_with_a_ramp_survives_pickling() -> None:
+    objective = adversarial_dropout(Text(), sp.cross_entropy, at="rnn", fraction=0.2, weight=ramp_up(1.0, 10))
+    losses = []
+    for one in (objective, pickle.loads(pickle.dumps(objective))):
+        torch.manual_seed(0)
+        losses.append(float(one(X, Y).detach()))
+    assert losses[0] == losses[1]
 
 
 def test_unlabelled_batches_keep_the_regulariser() -> None:

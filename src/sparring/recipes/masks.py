@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -23,7 +24,11 @@ def ramp_up(peak: float, steps: int) -> Callable[[int], float]:
     >>> [round(ramp_up(1.0, 10)(t), 3) for t in (0, 5, 10, 99)]
     [0.007, 0.287, 1.0, 1.0]
     """
-    return lambda step: peak * math.exp(-5.0 * max(0.0, 1.0 - step / steps) ** 2)
+    return partial(_ramp, peak, steps)  # not a lambda: objectives can be pickled
+
+
+def _ramp(peak: float, steps: int, step: int) -> float:
+    return peak * math.exp(-5.0 * max(0.0, 1.0 - step / steps) ** 2)
 
 
 def mask_site(at: str | Site, keep: float | None = 1.0) -> Site:

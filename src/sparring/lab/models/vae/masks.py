@@ -45,7 +45,7 @@ def hard_multiplier(layer: BernoulliDropout, items: Tensor, mask: Tensor) -> Ten
     >>> hard_multiplier(BernoulliDropout(2, keep=0.5, rescale=True), torch.tensor([1]), torch.tensor([[1.0]])).tolist()
     [[2.0]]
     """
-    return mask / at(layer.keep, items) if layer.rescale else mask
+    return mask / at(layer.keep, items).clamp_min(torch.finfo(mask.dtype).tiny) if layer.rescale else mask
 
 
 def mean_multiplier(layer: Learned, items: Tensor) -> Tensor:
