@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import sparring as sp
 
@@ -37,6 +37,13 @@ def test_weight_drop_keeps_the_share_of_weights() -> None:
     (mask,) = sp.nn.WeightDrop(nn.LSTM(1, 100), 0.3).draw_weights()
     assert float((mask == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
     assert float(mask.mean()) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("weights", [[torch.ones(20, 5)], [torch.ones(20, 5), torch.ones(5, 5)]])
+def test_multipliers_must_be_one_for_each_connection(weights: list[Tensor]) -> None:
+    lstm = sp.nn.WeightDrop(nn.LSTM(3, 5, num_layers=2), 0.5)
+    with pytest.raises(ValueError, match=r"2 tensors of shape \(20, 5\)"):
+        lstm(torch.randn(4, 2, 3), weights=weights)
 
 
 def test_weight_drop_refuses_what_it_cannot_do() -> None:

@@ -63,7 +63,7 @@ def masked_forward(
     """
     refuse_projections(module)
     parameters: list[list[Tensor]] = [list(connection) for connection in module.all_weights]
-    for connection, multiplier in zip(parameters, weights or ()):
+    for connection, multiplier in zip(parameters, _multipliers(parameters, weights)):
         if multiplier is not None:
             connection[1] = connection[1] * multiplier.to(connection[1].dtype)
     network = _Network(module, parameters)
@@ -195,6 +195,18 @@ class _Network:
                     f"{wanted}: a row per example or one for all; got {tuple(one.shape)} for one connection"
                 )
         return list(mask)
+
+
+def _multipliers(parameters: list[list[Tensor]], weights: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
+    """One multiplier of `weight_hh`, or None, for every recurrent connection."""
+    given = [None] * len(parameters) if weights is None else list(weights)
+    shape = tuple(parameters[0][1].shape)
+    if len(given) != len(parameters) or any(one is not None and tuple(one.shape) != shape for one in given):
+        seen = ", ".join("None" if one is None else str(tuple(one.shape)) for one in given)
+        raise ValueError(
+            f"weights must be {len(parameters)} tensors of shape {shape} or None, one per layer and direction; got {seen}"
+        )
+    return given
 
 
 def _each(state: State, change: Callable[[Tensor], Tensor]) -> State:
