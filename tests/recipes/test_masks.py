@@ -276,6 +276,7 @@ def test_padding_as_long_as_the_state_is_wide_is_not_taken_for_units(steps: list
         (lambda m: adversarial_dropout(m, sp.cross_entropy, at=sp.Output("rnn")), "GreedyFlip plays at mask sites"),
         (lambda m: variational_dropout(m, sp.cross_entropy, keep=0.0), "keep rate"),
         (lambda m: expectation_linear(m, sp.cross_entropy, train_on="both"), "train_on"),
+        (lambda m: ramp_up(1.0, 0), r"steps=0"),
         (lambda m: adversarial_dropout(m, sp.cross_entropy, at=sp.Recurrent(layers=(3,))), "has 1 layers"),
         (lambda m: adversarial_dropout(m, sp.cross_entropy, fraction=0.03)(X, Y), "use at least 0.063"),
     ],

@@ -24,6 +24,8 @@ def ramp_up(peak: float, steps: int) -> Callable[[int], float]:
     >>> [round(ramp_up(1.0, 10)(t), 3) for t in (0, 5, 10, 99)]
     [0.007, 0.287, 1.0, 1.0]
     """
+    if steps < 1:
+        raise ValueError(f"ramp_up(steps={steps}): at least one step; without a ramp give the weight itself")
     return partial(_ramp, peak, steps)  # not a lambda: objectives can be pickled
 
 
