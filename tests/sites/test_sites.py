@@ -51,16 +51,19 @@ def test_mask_base_and_sharing() -> None:
             sp.Mask("0", **bad)
 
 
-def test_units_of_a_pooled_sentence_are_not_words() -> None:
-    """The dropout of a (B, H) state beside a padding mask (B, T), T = H: the adversary may take any unit."""
+@pytest.mark.parametrize("channels", [False, True])
+def test_units_of_a_pooled_sentence_are_not_words(channels: bool) -> None:
+    """The dropout of a (B, H) state, or of channels, beside a padding mask (B, T), T = H: the adversary may take any unit."""
 
     class Pooled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding, self.drop, self.out = nn.Embedding(9, 20), nn.Dropout(0.5), nn.Linear(20, 3)
+            self.drop = nn.Dropout1d(0.5) if channels else nn.Dropout(0.5)
+            self.embedding, self.out = nn.Embedding(9, 20), nn.Linear(20, 3)
 
         def forward(self, words: Tensor) -> Tensor:
-            return self.out(self.drop(self.embedding(words).mean(1)))
+            vectors = self.embedding(words).transpose(1, 2)  # (B, H, T)
+            return self.out(self.drop(vectors).mean(2) if channels else self.drop(vectors.mean(2)))
 
     torch.manual_seed(0)
     words = torch.randint(1, 9, (6, 20))

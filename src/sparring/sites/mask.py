@@ -18,7 +18,7 @@ class Mask:
     """The multiplier that a dropout layer applies, scale included.
 
     Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do).
-    Feature dropout keeps its shape: one number per channel. A multiplier (B, H) has no padding: its entries are units.
+    Feature dropout keeps its shape: one number per channel. Neither it nor a multiplier (B, H) has padding: entries are units.
 
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Dropout(0.5))
@@ -52,7 +52,8 @@ class Mask:
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         def forward(input: Tensor) -> Tensor:
             clean = self._clean(module, input)
-            valid = everywhere(clean) if clean.dim() == 2 else None
+            units = clean.dim() == 2 or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+            valid = everywhere(clean) if units else None
             return input * visit(name or "mask", clean, valid).to(input.dtype)
 
         return patch_forward(module, forward)
