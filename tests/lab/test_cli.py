@@ -14,6 +14,7 @@ from sparring.lab import cli, cli_parse
 from sparring.lab.errors import LabError
 
 RUN = ["run", "sequential-digits", "--set", "epochs=1", "--set", "hidden=16"]
+SWEEP = ["sweep", "sequential-digits", "--method", "vat", "--param"]
 
 
 @pytest.fixture
@@ -89,15 +90,31 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         ([*RUN, "--set", "lr"], 2, "write --set name=value"),
         ([*RUN, "--set", "epochs=many"], 2, "whole number"),
         ([*RUN, "--set", "batch=0"], 2, "at least 1"),
+        ([*RUN, "--set", "lr=nan"], 2, "lr=nan does not fit; it must be at least 0"),
+        ([*RUN, "--set", "lr=-1"], 2, "at least 0"),
+        ([*RUN, "--set", "lr=none"], 2, "a number like"),
+        ([*RUN, "--set", "clip=-1"], 2, "at least 0"),
+        ([*RUN, "--set", "warmup=3"], 2, "between 0 and 1"),
+        ([*RUN, "--set", "precision=fp16"], 2, "did you mean bf16"),
+        ([*RUN, "--set", "optimiser=adamm"], 2, "did you mean adam"),
+        ([*RUN, "--set", "hidden=0"], 2, "cannot be set up with epochs=1, hidden=0"),
         ([*RUN, "--data", "nowhere"], 2, "not a folder"),
-        (["run", "smnist", "--scale", "small"], 3, "SPARRING_DATA"),
+        (["run", "smnist", "--scale", "small"], 3, "run `sparring data get mnist` where there is a network"),
         (["compare", "sequential-digits", "--seeds", "x"], 2, "--seeds 'x' does not fit"),
+        (["compare", "sequential-digits", "--seeds", "0,4294967296"], 2, "does not fit"),
         (["compare", "sequential-digits", "--methods", "vatt"], 2, "did you mean vat"),
-        (["sweep", "sequential-digits", "--method", "vat", "--param", "radius"], 2, "does not fit"),
+        (["compare", "sequential-digits", "--methods", ""], 2, "names no method"),
+        ([*SWEEP, "radius"], 2, "does not fit"),
+        ([*SWEEP, "radius=1,"], 2, "does not fit"),
+        ([*SWEEP, "radius=1,2", "--param", "radius=3"], 2, "twice"),
+        ([*SWEEP, "radius=1,2", "--set", "radius=3"], 2, "by --param and by --set"),
+        ([*SWEEP, "optimiser=adam,adamm"], 2, "did you mean adam"),
         (["evaluate", "nowhere"], 4, "not a run folder"),
         (["evaluate", ".", "--split", "tset"], 2, "did you mean test"),
         (["report", "nowhere"], 2, "not a folder with runs"),
-        (["data", "get", "minst"], 3, "did you mean mnist"),
+        (["data", "get", "minst"], 2, "did you mean mnist"),
+        (["data", "get", "qqq"], 2, "known: ag_news"),
+        (["data", "list", "--data", __file__], 3, "cannot be read (Not a directory)"),
         (["methods", "satl"], 2, "did you mean salt"),
     ],
 )
@@ -117,7 +134,8 @@ def test_wrong_usage_and_unknown_commands(capsys: pytest.CaptureFixture[str]) ->
     assert code == 2
     assert "compare" in err
     assert said(capsys, "run")[0] == 2
-    assert said(capsys, "run", "sequential-digits", "--seed", "-1")[0] == 2
+    for option, value in (("--seed", "-1"), ("--seed", str(2**32)), ("--checkpoint-every", "nan"), ("--threads", "0")):
+        assert said(capsys, "run", "sequential-digits", option, value)[0] == 2
 
 
 def test_debug_shows_the_traceback(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +154,60 @@ def test_an_unwritable_place_and_a_damaged_run(here: Path, capsys: pytest.Captur
     assert (code, "damaged" in err) == (4, True)
     (folder / "result.json").write_text("{")
     assert said(capsys, "report", "r")[0] == 4
+
+
+def test_folders_of_any_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, *RUN, "--out", "one [red]two ü")
+    assert (code, "run folder: one [red]two ü/" in out) == (0, True)
+    folder = next(Path("one [red]two ü").rglob("result.json")).parent
+    assert f"{folder}\n" in said(capsys, "evaluate", str(folder))[1]
+    assert "report: one [red]two ü/report.html" in said(capsys, "report", "one [red]two ü")[1]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "{}"),
+        ("config.json", "[]"),
+        ("result.json", "{}"),
+        ("environment.json", "{}"),
+        ("state.json", '{"format": 1}'),
+        ("state.json", '{"format": 1, "parts": {"best": {}}}'),
+    ],
+)
+def test_files_that_lack_what_they_should_hold(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, file: str, content: str
+) -> None:
+    said(capsys, *RUN)
+    folder = next(Path("runs").rglob("result.json")).parent
+    (folder / file).write_text(content)
+    code, _, err = said(capsys, command, str(folder))
+    needed = {"evaluate": ("config.json", "state.json"), "report": ("config.json", "result.json", "environment.json")}
+    if file in needed[command]:
+        assert (code, err.count("\n"), str(folder) in err) == (4, 1, True)
+    else:
+        assert (code, err) == (0, "")
+
+
+def test_weights_that_do_not_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, *RUN)
+    folder = next(Path("runs").rglob("result.json")).parent
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"hidden": 16', '"hidden": 8'))
+    code, _, err = said(capsys, "evaluate", str(folder))
+    assert (code, "do not fit the model" in err, err.count("\n")) == (4, True, 1)
+
+
+def test_ctrl_c_outside_of_training_says_so_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparring.lab.registry.task", press)
+    code, _, err = said(capsys, "tasks", "sst")
+    assert (code, "the same command goes on" in err) == (130, True)
 
 
 def test_a_fault_of_ours_is_called_one(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

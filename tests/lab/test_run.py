@@ -150,6 +150,11 @@ def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
         execute(task("sequential-digits").setting("plain", overrides={**setting.overrides, "lr": 0.5}), tmp_path)
 
 
+def test_a_finished_run_keeps_no_optimiser_state(tmp_path: Path) -> None:
+    execute(task("sequential-digits").setting("plain", overrides={"epochs": 1, "hidden": 8}), tmp_path, "", 0.0)
+    assert [path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors")] == ["best"]
+
+
 def test_a_second_process_is_turned_away(tmp_path: Path) -> None:
     with checkpoint.locked(tmp_path), pytest.raises(RunError, match="another process is writing"):
         execute(setting_of("plain"), tmp_path)

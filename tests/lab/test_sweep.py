@@ -6,6 +6,7 @@ import optuna
 import pytest
 
 from sparring.lab import cli_work, sweep
+from sparring.lab.checkpoint import read_json
 from sparring.lab.errors import Diverged, Interrupted, LabError, RunError
 from sparring.lab.registry import task
 from sparring.lab.run import execute
@@ -87,3 +88,17 @@ def test_bad_names_and_storages_fail_before_any_run(tmp_path: Path, monkeypatch:
     broken = sweep.Plan(**{**vars(plan_of(tmp_path, "radius=1:2")), "storage": "nonsense://x"})
     with pytest.raises(RunError, match="cannot open the sweep's storage"):
         sweep_all(broken, 1, 1)
+
+
+def test_another_list_or_kind_of_range_is_searched_too(tmp_path: Path) -> None:
+    first = sweep_all(plan_of(tmp_path, "radius=1,2"), None, 1)
+    wider = sweep_all(plan_of(tmp_path, "radius=1,2,2,4"), None, 1)
+    assert sorted(trial.settings["radius"] for trial in wider) == [1, 2, 4]
+    assert {t.settings["radius"]: t.value for t in first}.items() <= {
+        t.settings["radius"]: t.value for t in wider
+    }.items()
+    assert len(sweep_all(plan_of(tmp_path, "radius=0.5:8:log"), 2, 1)) == 2
+    (file,) = (tmp_path / "sweep").glob("*.json")
+    trials = read_json(file)["trials"]
+    assert len(trials) == 5, "the report shows the points of all of them"
+    assert [trial["value"] for trial in trials] == sorted(trial["value"] for trial in trials)

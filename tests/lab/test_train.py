@@ -12,7 +12,7 @@ from sparring.lab.registry import task
 from sparring.lab.run import execute, prepare
 from sparring.lab.run_folder import read_metrics
 from sparring.lab.task import DEFAULTS, Data, Method, Setting, Split, Task
-from sparring.lab.train import Session, train
+from sparring.lab.train import Session, keep_best, train
 from sparring.lab.train_updates import make_optimiser, make_schedule
 
 X = torch.linspace(-1, 1, 48).reshape(12, 4)
@@ -129,6 +129,14 @@ def test_early_stopping_waits_for_its_patience() -> None:
     train(session)
     assert session.progress.best_epoch == 1
     assert session.progress.epoch == 3
+
+
+def test_an_undefined_score_never_stays_the_best() -> None:
+    session = toy(lambda model: sp.Objective(model, sp.cross_entropy))
+    for epoch, value in enumerate((float("nan"), 2.0, float("nan"), 1.0, 3.0), 1):
+        session.progress.epoch = epoch
+        keep_best(session, {"loss": value})
+    assert (session.progress.best, session.progress.best_epoch) == (1.0, 4)
 
 
 def test_bf16_runs_the_model_in_bf16_and_keeps_the_weights_in_float32() -> None:

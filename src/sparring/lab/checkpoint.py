@@ -80,6 +80,15 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is not valid JSON ({error}); delete the run folder to start again") from error
 
 
+def read_record(path: Path, *names: str) -> dict[str, Any]:
+    """The JSON object at `path`; a `RunError` where it lacks one of `names`."""
+    found = read_json(path)
+    for name in names:
+        if not isinstance(found, dict) or name not in found:
+            raise RunError(f"{path} is damaged (it has no entry {name!r}); delete the run folder to start again")
+    return dict(found)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder against every other process; the lock dies with the process, however it dies."""
@@ -149,10 +158,9 @@ def save(folder: Path, parts: Mapping[str, Any]) -> None:
         index[part] = {"file": file, "sha256": digest, "values": values}
     write_json(folder / "state.json", {"format": FORMAT, "parts": index})
     current = {entry["file"] for entry in index.values()}
-    for part in parts:
-        for old in folder.glob(f"{part}-*.safetensors"):
-            if old.name not in current:
-                old.unlink(missing_ok=True)
+    for old in folder.glob("*.safetensors"):
+        if old.name not in current:
+            old.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -163,9 +171,9 @@ def load(folder: Path) -> dict[str, Any] | None:
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise RunError(f"{folder / 'state.json'} is not a checkpoint this version can read; use a new --out")
     parts = {}
-    for part, entry in index["parts"].items():
-        path = folder / entry["file"]
+    for part, entry in index.get("parts", {}).items():
         try:
+            path = folder / entry["file"]
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise RunError(
@@ -176,4 +184,6 @@ def load(folder: Path) -> dict[str, Any] | None:
             raise RunError(f"cannot read {path}: {error.strerror}; delete {folder} to start again") from error
         except SafetensorError as error:
             raise RunError(f"{path} is damaged ({error}); delete {folder} to start again") from error
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{folder / 'state.json'} is damaged ({error}); delete {folder} to start again") from error
     return parts

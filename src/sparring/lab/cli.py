@@ -14,8 +14,8 @@ from rich.markup import escape
 
 from .cli_data import data_app
 from .cli_options import Board, Cores, DataDir, Every, Out, Scale, Seeds, Sets, TaskName
-from .cli_parse import data_folder, parse_methods, parse_seeds, parse_sets
-from .errors import Interrupted, LabError, RunError, unknown
+from .cli_parse import MAX_SEED, data_folder, parse_methods, parse_seeds, parse_sets
+from .errors import Interrupted, LabError, RunError, first_line, unknown
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 a fault of sparring itself; 2 a wrong name, value or combination; 3 data missing or damaged;
@@ -97,7 +97,7 @@ def list_methods(
 def run(
     task: TaskName,
     method: Annotated[str, typer.Option(help="a method of the task, see `sparring tasks TASK`")] = "plain",
-    seed: Annotated[int, typer.Option(min=0, help="decides initial weights, data order and noise")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="decides initial weights, data order and noise")] = 0,
     scale: Scale = "tiny",
     data: DataDir = None,
     out: Out = Path("runs"),
@@ -136,7 +136,7 @@ def run(
     if main_process:
         columns = {"validation": result["validation"], "test": result["test"]}
         screen.print(figures_table(f"{task} ({scale}) · {method} · seed {seed}, epoch {result['best_epoch']}", columns))
-        screen.print(f"run folder: {path}")
+        screen.print(f"run folder: {escape(str(path))}")
 
 
 @app.command()
@@ -198,7 +198,7 @@ def write_report(out: Path, to: Path) -> None:
     from .report import build
 
     to = build(out, to)
-    console().print(f"report: {to}")
+    console().print(f"report: {escape(str(to))}")
 
 
 @app.command()
@@ -238,6 +238,8 @@ def sweep(
 
     entry = find(task)
     ranges = dict(parse_param(text) for text in param)
+    if len(ranges) < len(param):
+        raise LabError("a name is given by --param twice; write one range or list for each")
     plan = Plan(entry, method, scale, parse_seeds(seeds), ranges, out, data_folder(data), parse_sets(sets), storage)
     done = sweep_all(plan, trials, cores)
     made = table(f"{task} ({scale}) · {method}: best trials by validation {entry.score}", *ranges, "validation", "test")
@@ -301,7 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in given or bool(os.environ.get("SPARRING_DEBUG"))
     given = [argument for argument in given if argument != "--debug"]
     try:
-        return app(given, prog_name="sparring", standalone_mode=False) or 0
+        code = app(given, prog_name="sparring", standalone_mode=False) or 0
+        if code == Interrupted.exit_code:  # how typer says that it met Ctrl-C outside of training
+            raise KeyboardInterrupt
+        return code
     except (KeyboardInterrupt, typer.Abort):
         return complain("stopped; the same command goes on from the last checkpoint", Interrupted.exit_code, debug)
     except typer.Exit as leaving:
@@ -324,10 +329,10 @@ def explain(error: Exception) -> tuple[str, int]:
     from .data import DataError
 
     if isinstance(error, DataError):
-        return str(error), 3
+        return str(error), error.exit_code
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}", RunError.exit_code
-    return f"{type(error).__name__}: {error} (this is a fault of sparring; --debug shows where)", 1
+    return f"{type(error).__name__}: {first_line(error)} (this is a fault of sparring; --debug shows where)", 1
 
 
 def complain(sentence: str, code: int, debug: bool) -> int:

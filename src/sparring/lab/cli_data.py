@@ -35,7 +35,7 @@ def list_sets(data: Where = None) -> None:
         here = "yes" if place.complete else "in part" if len(place.missing) < len(place.found) else "no"
         made.add_row(entry.name, escape(entry.title), here, escape(entry.terms))
     console().print(made)
-    console().print(f"data folder: {folder}")
+    console().print(escape(f"data folder: {folder}"))
 
 
 @data_app.command("where")

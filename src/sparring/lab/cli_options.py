@@ -15,7 +15,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="change a setting, e.g. --set lr=0.01 (repeat for more)"),
 ]
-Every = Annotated[float, typer.Option(metavar="SECONDS", help="time between checkpoints; 0: after every update")]
+Every = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="time between checkpoints; 0: after every update")]
 Seeds = Annotated[str, typer.Option(help="how many seeds (3 means 0, 1, 2), or a list such as 0,7,11")]
 Cores = Annotated[
     int | None, typer.Option(min=1, help="runs at once, one thread each; default all cores of the machine")

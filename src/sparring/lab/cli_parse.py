@@ -7,6 +7,8 @@ from typing import Any
 from .errors import LabError
 from .task import Task
 
+MAX_SEED = 2**32 - 1  # numpy's limit
+
 
 def parse_value(text: str) -> Any:
     """A setting as typed.
@@ -51,14 +53,19 @@ def parse_seeds(text: str) -> list[int]:
     except ValueError:
         numbers = []
     seeds = list(range(numbers[0])) if len(numbers) == 1 and "," not in text else numbers
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not seeds or min(seeds) < 0 or max(seeds) > MAX_SEED or len(set(seeds)) < len(seeds):
         raise LabError(f"--seeds {text!r} does not fit; a number such as 3 or a list such as 0,1,2 would")
     return seeds
 
 
 def parse_methods(text: str | None, task: Task) -> list[str]:
     """`plain,salt` as names that exist; all of the task's when nothing is given. The baseline always comes first."""
-    names = [name.strip() for name in text.split(",") if name.strip()] if text else [m.name for m in task.methods]
+    if text is None:
+        names = [method.name for method in task.methods]
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        if not names:
+            raise LabError(f"--methods {text!r} names no method; leave it out for all, or write --methods plain,...")
     for name in names:
         task.method(name)
     return list(dict.fromkeys([task.baseline, *names]))

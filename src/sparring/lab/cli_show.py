@@ -40,7 +40,7 @@ def number(value: float | None, digits: int = 4) -> str:
 def table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
     """An empty table in the house style; columns named in `numbers` are set to the right."""
     made = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False
     )
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")

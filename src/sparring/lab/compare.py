@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import read_json
+from .checkpoint import read_record
 from .errors import LabError, unknown
 from .pool import Job
 from .run_folder import folder_of
 from .statistics import Difference, mean, paired, spread
 from .task import SCALES, Task, Value
+
+RESULT = ("score", "better", "test", "validation", "seconds_per_step", "passes_per_step")  # entries of result.json
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def jobs(
 
 def read_run(path: Path) -> Run:
     """A finished run from its folder."""
-    return Run(path, read_json(path / "config.json"), read_json(path / "result.json"))
+    config = read_record(path / "config.json", "task", "method", "scale", "seed")
+    return Run(path, config, read_record(path / "result.json", *RESULT))
 
 
 def read_runs(out: Path) -> list[Run]:
@@ -193,7 +196,7 @@ def comparisons(runs: Sequence[Run], tasks: Mapping[str, Task]) -> list[Comparis
     found = []
     known = list(tasks)
     for (name, _), group in sorted(
-        groups.items(), key=lambda item: (place(item[0][0], known), SCALES.index(item[0][1]))
+        groups.items(), key=lambda item: (place(item[0][0], known), place(item[0][1], SCALES))
     ):
         task = tasks.get(name)
         order = [method.name for method in task.methods] if task else []

@@ -37,6 +37,15 @@ class Interrupted(LabError):
     exit_code = 130
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without the lines that only its author can use.
+
+    >>> first_line(RuntimeError("no room\\nframe #0: ..."))
+    'no room'
+    """
+    return next(iter(str(error).splitlines()), "")
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
     """The error for a name that does not exist, with the nearest names that do.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import Interrupted, LabError, RunError
+from .errors import Interrupted, LabError, RunError, first_line
 from .task import Setting
 
 
@@ -109,7 +109,7 @@ def work(job: Job, orders: Orders) -> Failure | None:
     except DataError as error:
         return Failure(str(error), 3)
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+        return Failure(f"{type(error).__name__}: {first_line(error)}", 1, traceback.format_exc())
     return None
 
 

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from . import figures_svg, figures_svg_kinds
-from .checkpoint import read_json, write_atomic
+from .checkpoint import read_json, read_record, write_atomic
 from .compare import Comparison, Row, comparisons, read_runs
 from .errors import LabError
 from .registry import tasks
@@ -65,7 +65,9 @@ def section(comparison: Comparison) -> dict[str, Any]:
     ]
     gap = f"difference in {comparison.score} ({comparison.better} is better)"
     others = sorted({name for row in comparison.rows for name in row.others})
-    commands = [read_json(run.path / "environment.json")["command"] for row in comparison.rows for run in row.runs]
+    commands = [
+        read_record(run.path / "environment.json", "command")["command"] for row in comparison.rows for run in row.runs
+    ]
     return {
         "comparison": comparison,
         "title": entry.summary if entry else "",

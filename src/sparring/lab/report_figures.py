@@ -56,7 +56,7 @@ def diagnostics(comparison: Comparison, colours: Mapping[str, int]) -> list[Char
     hidden = {"loss", "clean_loss", "forward_passes", "backward_passes"}
     names: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for row in comparison.rows:
-        keys = {key for record in read_metrics(row.runs[0].path) for key in record["diagnostics"]} - hidden
+        keys = {key for record in read_metrics(row.runs[0].path) for key in record.get("diagnostics", {})} - hidden
         for key in sorted(keys):
             term, _, quantity = key.rpartition("/")
             points = by_epoch(row.runs, "diagnostics", key)

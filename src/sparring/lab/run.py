@@ -15,7 +15,8 @@ from accelerate.utils import set_seed
 from torch import nn
 
 from . import checkpoint
-from .errors import Interrupted
+from .data import DataError
+from .errors import Interrupted, LabError, first_line
 from .registry import task as find_task
 from .run_folder import Folder, read_metrics
 from .task import Data, Setting, Task
@@ -56,6 +57,20 @@ def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session
 def accelerate(setting: Setting) -> Accelerator:
     """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
     return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+
+
+@contextmanager
+def blamed_on_changes(setting: Setting) -> Iterator[None]:
+    """A run that cannot be set up with what the user changed is the user's to put right."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        if not setting.overrides:
+            raise
+        changes = ", ".join(f"{name}={value}" for name, value in setting.overrides.items())
+        raise LabError(f"{setting.task} cannot be set up with {changes}: {first_line(error)}") from error
 
 
 def finish(session: Session, folder: Folder) -> dict[str, Any]:
@@ -111,7 +126,8 @@ def execute(
         accelerator.wait_for_everyone()
         if (path / "result.json").exists():
             return checkpoint.read_json(path / "result.json")
-        session = prepare(setting, accelerator)
+        with blamed_on_changes(setting):
+            session = prepare(setting, accelerator)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 

@@ -53,8 +53,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if path.exists():
         for line in path.read_text().splitlines():
             try:
-                records.append(json.loads(line))
-            except ValueError:
+                record = json.loads(line)
+                records.append({**record, "epoch": int(record["epoch"])})
+            except (ValueError, TypeError, KeyError):
                 break
     return records
 

@@ -18,10 +18,10 @@ def setting_of(folder: Path, data: Path | None = None) -> Setting:
     """What a run folder says was asked for."""
     if not (folder / "config.json").exists():
         raise RunError(f"{folder} is not a run folder (it has no config.json)")
-    config = checkpoint.read_json(folder / "config.json")
+    names = ("task", "method", "scale", "seed", "values", "overrides")
+    config = checkpoint.read_record(folder / "config.json", *names)
     find_task(config["task"]).method(config["method"])
-    given = {name: config[name] for name in ("task", "method", "scale", "seed", "values", "overrides")}
-    return Setting(data=data, **given)
+    return Setting(data=data, **{name: config[name] for name in names})
 
 
 def load_run(folder: Path, data: Path | None = None) -> Session:
@@ -36,7 +36,13 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
     if not parts or not parts.get("best"):
         raise RunError(f"{folder} has no weights yet; let `sparring run` finish an epoch first")
     session = prepare(setting)
-    session.model.load_state_dict(parts["best"])
+    try:
+        session.model.load_state_dict(parts["best"])
+    except RuntimeError as error:
+        raise RunError(
+            f"the weights in {folder} do not fit the model that its settings and data make now; "
+            "was it trained on other data, or by another version?"
+        ) from error
     session.model.eval()
     return session
 

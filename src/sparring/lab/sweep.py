@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from .checkpoint import write_json
+from .checkpoint import locked, read_json, write_json
 from .cli_parse import parse_value
 from .compare import jobs, read_run
 from .errors import Diverged, LabError, RunError
@@ -40,7 +40,10 @@ def parse_param(text: str) -> tuple[str, Range]:
         if not equals or not name or not values:
             raise ValueError
         if len(parts) == 1:
-            return name, CategoricalDistribution([parse_value(part.strip()) for part in values.split(",")])
+            listed = [part.strip() for part in values.split(",")]
+            if not all(listed):
+                raise ValueError
+            return name, CategoricalDistribution(list(dict.fromkeys(map(parse_value, listed))))
         low, high = (parse_value(part) for part in parts[:2])
         log = parts[2:] == ["log"]
         if parts[2:] not in ([], ["log"]):
@@ -69,11 +72,22 @@ class Plan:
     storage: str | None = None
 
     @property
-    def name(self) -> str:
-        """Of the study: sweeps over the same parameters share it, and go on."""
+    def title(self) -> str:
+        """Of the summary: sweeps over the same parameters share it, whatever their ranges."""
         changes = "".join(f" {key}={value}" for key, value in sorted(self.overrides.items()))
         seeds = ",".join(map(str, self.seeds))
         return f"{self.task.name} {self.scale} {self.method} [{' '.join(self.ranges)}] seeds {seeds}{changes}"
+
+    @property
+    def name(self) -> str:
+        """Of the study, which goes on as long as the kind of every range is the same; a list must be the same list."""
+        kinds = (
+            f"{name} in {', '.join(map(str, found.choices))}"
+            if isinstance(found, CategoricalDistribution)
+            else f"{name} {type(found).__name__}{' log' * found.log}"
+            for name, found in self.ranges.items()
+        )
+        return f"{self.title}: {'; '.join(kinds)}"
 
     @property
     def grid(self) -> dict[str, Sequence[Any]] | None:
@@ -127,11 +141,10 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
         trials: how many in all, those of earlier calls included; None means every point of a grid, else 20.
         cores: runs at once: trials are drawn in batches so that all cores have work.
     """
-    from .checkpoint import locked
     from .cli_work import do_jobs, usable_cores
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    plan.task.setting(plan.method, plan.scale, overrides={**plan.overrides, **first_point(plan)})  # raises early
+    raise_early(plan)
     points = math.prod(len(choices) for choices in plan.grid.values()) if plan.grid else None
     wanted = min(trials or points or 20, points or math.inf)
     workers = cores or usable_cores()
@@ -148,7 +161,8 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
                 if error.exit_code != Diverged.exit_code:
                     raise error
         found = sorted(finished_trials(study), key=lambda t: -t.value if plan.task.better == "higher" else t.value)
-        write_json(plan.out / "sweep" / f"{file_name(plan)}.json", summary(plan, found))
+        file = plan.out / "sweep" / f"{file_name(plan)}.json"
+        write_json(file, summary(plan, found, read_json(file) if file.exists() else {}))
     return found
 
 
@@ -163,15 +177,16 @@ def ask(plan: Plan, study: optuna.Study) -> optuna.Trial:
 
 def file_name(plan: Plan) -> str:
     """A file name for a plan."""
-    return hashlib.sha256(plan.name.encode()).hexdigest()[:12]
+    return hashlib.sha256(plan.title.encode()).hexdigest()[:12]
 
 
-def first_point(plan: Plan) -> dict[str, Any]:
-    """One value inside every range, to see that the names and types fit."""
-    return {
-        name: found.choices[0] if isinstance(found, CategoricalDistribution) else found.low
-        for name, found in plan.ranges.items()
-    }
+def raise_early(plan: Plan) -> None:
+    """See that names, types and values fit: every value of the lists, both ends of the ranges."""
+    for name, found in plan.ranges.items():
+        if name in plan.overrides:
+            raise LabError(f"{name} is given by --param and by --set; choose one")
+        for value in found.choices if isinstance(found, CategoricalDistribution) else (found.low, found.high):
+            plan.task.setting(plan.method, plan.scale, overrides={**plan.overrides, name: value})
 
 
 def jobs_of(plan: Plan, params: Mapping[str, Any]) -> list[Job]:
@@ -212,11 +227,16 @@ def finished_trials(study: optuna.Study) -> list[Trial]:
     ]
 
 
-def summary(plan: Plan, trials: Sequence[Trial]) -> dict[str, Any]:
-    """What the report draws."""
+def summary(plan: Plan, trials: Sequence[Trial], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What the report draws: these trials, and those `before` that earlier sweeps of the same parameters made."""
+    now = [
+        {"settings": dict(t.settings), "value": t.value, "test": t.test, "validation": list(t.spread)} for t in trials
+    ]
+    known = [entry["settings"] for entry in now]
+    every = now + [entry for entry in before.get("trials", []) if entry["settings"] not in known]
     log = {name: isinstance(found, FloatDistribution) and found.log for name, found in plan.ranges.items()}
     return {
-        "name": plan.name,
+        "name": plan.title,
         "task": plan.task.name,
         "scale": plan.scale,
         "method": plan.method,
@@ -224,8 +244,5 @@ def summary(plan: Plan, trials: Sequence[Trial]) -> dict[str, Any]:
         "better": plan.task.better,
         "seeds": list(plan.seeds),
         "log": log,
-        "trials": [
-            {"settings": dict(t.settings), "value": t.value, "test": t.test, "validation": list(t.spread)}
-            for t in trials
-        ],
+        "trials": sorted(every, key=lambda t: -t["value"] if plan.task.better == "higher" else t["value"]),
     }

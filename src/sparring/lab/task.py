@@ -36,30 +36,11 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .errors import LabError, unknown
+from .loop_settings import DEFAULTS as DEFAULTS
+from .loop_settings import Value as Value
+from .loop_settings import check
 
-Value = bool | int | float | str | None
 SCALES = ("tiny", "small", "paper")
-
-# What the training loop reads when a task does not say otherwise.
-DEFAULTS: dict[str, Value] = {
-    "epochs": 10,  # 0: nothing to train (closed-form baselines fit themselves in `build`)
-    "batch": 32,  # examples of one update and process; a last incomplete batch is left out
-    "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
-    "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
-    "lr": 1e-3,
-    "momentum": 0.9,  # sgd only
-    "smoothing": 0.99,  # rmsprop's alpha
-    "weight_decay": 0.0,
-    "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
-    "schedule": "constant",  # constant, cosine, linear (down to lr_end), exponential (times lr_decay per update)
-    "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
-    "lr_end": 0.0,
-    "lr_decay": 1.0,
-    "warmup": 0.0,  # share of all updates in which the rate grows from 0
-    "clip": 0.0,  # largest norm of the whole gradient; 0: none
-    "patience": 0,  # epochs without a better validation score before stopping; 0: never
-    "precision": "no",  # no, bf16
-}
 
 
 def take(tree: Any, index: Tensor | slice) -> Any:
@@ -240,7 +221,9 @@ class Task:
             if name not in values:
                 raise unknown(f"setting of task {self.name}, method {method}", name, values)
             changes[name] = like(name, values[name], value)
-        return Setting(self.name, method, scale, seed, data, {**values, **changes}, changes)
+        values.update(changes)
+        check(values)
+        return Setting(self.name, method, scale, seed, data, values, changes)
 
 
 def like(name: str, default: Value, value: Value) -> Value:
@@ -253,7 +236,7 @@ def like(name: str, default: Value, value: Value) -> Value:
     ...
     sparring.lab.errors.LabError: epochs='many' does not fit; a whole number like 10 would
     """
-    if default is None or value is None:
+    if default is None:
         return value
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[type(default)]
     if isinstance(default, str):

@@ -3,6 +3,7 @@
 The part to read is `train`; `Session` holds what it moves and turns it into a checkpoint and back.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from .errors import Diverged, LabError
+from .errors import Diverged
+from .loop_settings import check
 from .randomness import random_state, restore_random_state
 from .task import Data, Setting, Task, Trainable
 from .train_updates import Update, finite
@@ -75,8 +77,7 @@ class Session:
     settled: bool = True  # no gradients are waiting for an update: a checkpoint can be taken
 
     def __post_init__(self) -> None:
-        if self.setting["batch"] < 1 or self.setting["epochs"] < 0 or self.setting["accumulate"] < 1:
-            raise LabError("batch and accumulate must be at least 1, and epochs at least 0")
+        check(self.setting.values)
         self.batch_size = self.setting["batch"] * self.accelerator.num_processes
         self.per_epoch = max(1, len(self.data.train) // self.batch_size)
         self.total = self.per_epoch * self.setting["epochs"]
@@ -164,7 +165,7 @@ def keep_best(session: Session, scores: dict[str, float]) -> None:
     """Remember the weights of the best epoch so far."""
     p, value = session.progress, scores[session.task.score]
     sign = 1 if session.task.better == "higher" else -1
-    if p.best is None or sign * value > sign * p.best:
+    if p.best is None or math.isnan(p.best) or sign * value > sign * p.best:  # anything is better than undefined
         p.best, p.best_epoch = value, p.epoch
         session.best_weights = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
 

@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..nn.rates import clamp_after_step, parameter_groups
-from .errors import unknown
 from .task import Setting
 
 
@@ -37,8 +36,6 @@ def make_optimiser(model: nn.Module, setting: Setting) -> Optimizer:
         "sgd": lambda: torch.optim.SGD(groups, lr=lr, momentum=setting["momentum"]),
         "rmsprop": lambda: torch.optim.RMSprop(groups, lr=lr, alpha=setting["smoothing"]),
     }
-    if setting["optimiser"] not in makers:
-        raise unknown("optimiser", setting["optimiser"], makers)
     optimiser: Optimizer = makers[setting["optimiser"]]()
     if len(groups) > 1:
         clamp_after_step(optimiser, model)
@@ -56,8 +53,6 @@ def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaL
         "cosine": lambda share, step: floor + (1 - floor) * (1 + math.cos(math.pi * share)) / 2,
         "exponential": lambda share, step: setting["lr_decay"] ** step,
     }
-    if setting["schedule"] not in shapes:
-        raise unknown("schedule", setting["schedule"], shapes)
     shape = shapes[setting["schedule"]]
 
     def factor(step: int) -> float:

@@ -145,8 +145,13 @@ def test_a_zip_that_lies_about_its_size_is_caught(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"no data folder at .*nowhere; create it"):
-        data.as_folder(tmp_path / "nowhere")
+    with pytest.raises(MissingData, match=r"a/b.txt is not under .*nowhere; put that file there"):
+        data.as_folder(tmp_path / "nowhere").read("a/b.txt")
+    with pytest.raises(MissingData, match=r"a/b is not under .*nowhere"):
+        list(data.as_folder(tmp_path / "nowhere").walk("a/b"))
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file: cannot be read"):
+        data.as_folder(tmp_path / "file")
     if os.geteuid() == 0:
         pytest.skip("root reads everything: permissions cannot be tested")
     tmp_path.chmod(0)

@@ -40,12 +40,20 @@ class DataError(ValueError):
         line: Line number, from 1.
     """
 
+    exit_code = 3  # of the command line
+
     def __init__(self, reason: str, file: object = None, line: int | None = None) -> None:
         place = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
         super().__init__(place + reason)
         self.reason = reason
         self.file = None if file is None else str(file)
         self.line = line
+
+
+class UnknownData(DataError):
+    """A data set of a name that does not exist."""
+
+    exit_code = 2
 
 
 class MissingData(DataError):

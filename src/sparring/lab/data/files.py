@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -171,24 +171,18 @@ class Folder:
 
 
 def as_folder(data: "Folder | str | Path | None") -> Folder:
-    """What every reader's `data` argument may be, as a `Folder`: checked to exist.
+    """What every reader's `data` argument may be, as a `Folder`.
+
+    One that does not exist is an empty one: the reader then says which file it misses and where to put it.
 
     Example:
-        >>> as_folder("no/such/place")
-        Traceback (most recent call last):
-        ...
-        sparring.lab.data.errors.MissingData: no data folder at no/such/place; create it, or name another with \
---data DIR or the environment variable SPARRING_DATA
+        >>> as_folder("no/such/place").find("sst/trees/train.txt") is None
+        True
     """
     if isinstance(data, Folder):
         return data
     root = folder_of(data)
-    if not root.is_dir():
-        raise MissingData(
-            f"no data folder at {root}; create it, or name another with --data DIR or the environment variable "
-            "SPARRING_DATA"
-        )
-    with blame(root):
+    with blame(root), suppress(FileNotFoundError):
         os.scandir(root).close()
     return Folder(root)
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from .catalogue import DATASETS, Dataset
 from .download import Progress, fetch
-from .errors import DataError
-from .files import Folder, Place, folder_of
+from .errors import DataError, UnknownData
+from .files import Place, as_folder
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,12 @@ def dataset(name: str) -> Dataset:
         >>> dataset("minst")
         Traceback (most recent call last):
         ...
-        sparring.lab.data.errors.DataError: no data set is called 'minst'; did you mean mnist?
+        sparring.lab.data.errors.UnknownData: no data set is called 'minst'; did you mean mnist?
     """
     if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=3) or sorted(DATASETS)
-        raise DataError(f"no data set is called {name!r}; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(name, DATASETS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(DATASETS))}"
+        raise UnknownData(f"no data set is called {name!r}; {hint}")
     return DATASETS[name]
 
 
@@ -73,10 +74,8 @@ def locate(name: str, folder: str | Path | None = None) -> Location:
         name: A name of the catalogue.
         folder: The data folder; None for SPARRING_DATA or the user's cache.
     """
-    entry, root = dataset(name), folder_of(folder)
-    view = Folder(root)
-    found = {need: view.find(need) if root.is_dir() else None for need in entry.needs}
-    return Location(entry, root, MappingProxyType(found))
+    entry, view = dataset(name), as_folder(folder)
+    return Location(entry, view.root, MappingProxyType({need: view.find(need) for need in entry.needs}))
 
 
 def get(name: str, folder: str | Path | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
