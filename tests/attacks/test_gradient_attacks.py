@@ -139,6 +139,10 @@ def test_no_graph_and_no_dependence_on_the_grad_mode(digits: Any, mlp: nn.Module
     loud = BIM(0.1)(mlp, digits.x[:20], digits.y[:20])
     assert torch.equal(quiet, loud)
     assert not loud.requires_grad
+    with torch.inference_mode():
+        x, y = digits.x[:20] + 0, digits.y[:20] + 0  # made here, so that torch forbids them in any graph
+        assert torch.equal(BIM(0.1)(mlp, x, y), loud)
+        assert torch.equal(FGSM(0.1)(mlp, x, y), FGSM(0.1)(mlp, digits.x[:20], digits.y[:20]))
 
 
 def test_an_example_is_attacked_alike_in_any_batch(digits: Any, cnn: nn.Module) -> None:

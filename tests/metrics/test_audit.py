@@ -196,6 +196,8 @@ def test_results_repeat_and_the_generator_is_left_alone(plain: Ensemble, data: t
     assert torch.equal(before, torch.get_rng_state())
     torch.rand(5)
     assert audit(plain, *data, 0.1, **quick).to_dict() == first
+    with torch.inference_mode():
+        assert audit(plain, data[0] + 0, data[1] + 0, 0.1, **quick).to_dict() == first
 
 
 def test_the_model_is_left_alone(plain: Ensemble, data: tuple[Tensor, Tensor], of_scaled: Audit) -> None:

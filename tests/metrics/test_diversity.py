@@ -92,3 +92,12 @@ def test_running_averages_do_not_move_in_training_mode():
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     gradient_diversity(ensemble, torch.rand(5, 4), torch.zeros(5, dtype=torch.long))
     assert all(torch.equal(value, before[name]) for name, value in ensemble.state_dict().items())
+
+
+def test_gradients_are_measured_under_inference_mode_too():
+    ensemble = Ensemble([nn.Sequential(nn.Linear(4, 3)) for _ in range(2)], head="0").eval()
+    x, y = torch.rand(5, 4), torch.zeros(5, dtype=torch.long)
+    expected = gradient_diversity(ensemble, x, y)
+    with torch.inference_mode():
+        found = gradient_diversity(ensemble, x + 0, y + 0)
+    assert torch.equal(found.norms, expected.norms)

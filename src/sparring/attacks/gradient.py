@@ -1,5 +1,7 @@
 """Gradient attacks: FGSM, BIM and PGD are the library's players at the model's input."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -48,7 +50,8 @@ class FGSM:
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs for `model` in the mode it is in."""
         check_range(inputs, self.low, self.high)
-        with still_statistics(model), torch.enable_grad():
+        with differentiating(model):
+            inputs, targets = inputs.detach().clone(), targets.clone()
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
             (delta,) = FastGradient(ball(self.norm, self.epsilon)).respond(game).values
         return clip(inputs + delta, self.low, self.high).detach()
@@ -103,9 +106,9 @@ class PGD:
         check_range(inputs, self.low, self.high)
         if self.epsilon == 0 or len(inputs) == 0:
             return inputs.clone()
-        inputs = inputs.detach()
-        best = _Best(inputs)
-        with still_statistics(model), torch.enable_grad():
+        with differentiating(model):
+            inputs, targets = inputs.detach().clone(), targets.clone()
+            best = _Best(inputs)
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
             for _ in range(self.restarts):
                 self._climb(game, inputs, best)
@@ -153,6 +156,13 @@ def BIM(
         False
     """
     return PGD(epsilon, steps, step_size, norm, loss, 1, False, keep, low, high, samples)
+
+
+@contextmanager
+def differentiating(model: nn.Module) -> Iterator[None]:
+    """Gradients are on, even under `no_grad` or `inference_mode` (clone what was made there), and averages stand still."""
+    with torch.inference_mode(False), still_statistics(model), torch.enable_grad():
+        yield
 
 
 class _Best:

@@ -104,9 +104,11 @@ def audit(
         raise ValueError(f"AutoAttack needs data in [0, 1], got low={low}, high={high}; pass autoattack=False")
     if autoattack is None:
         autoattack = find_spec("pyautoattack") is not None and (low, high) == (0.0, 1.0)
+    with torch.inference_mode(False):
+        inputs, targets = inputs.detach().clone(), targets.clone()
     bench = _Bench(model, inputs, targets, epsilon, norm, low, high, steps, samples, batch_size)
     devices = [inputs.device] if inputs.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), still_statistics(model):
+    with torch.random.fork_rng(devices), torch.inference_mode(False), still_statistics(model):
         torch.manual_seed(seed)
         logits, again = scores(model, inputs, 1, batch_size), scores(model, inputs, 1, batch_size)
         checks = output_checks(logits, again, bench.zero_gradients(), samples, tolerance)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparring.calls import still_statistics
+from sparring.attacks.gradient import differentiating
 from sparring.ensembles.gradients import input_gradients, pair_cosines
 
 QUARTILES = (0.25, 0.5, 0.75)
@@ -115,9 +115,9 @@ def gradient_diversity(ensemble: nn.Module, inputs: Tensor, targets: Tensor, chu
     """
     cosines, norms = [], []
     for part, labels in zip(inputs.split(chunk), targets.split(chunk)):
-        with still_statistics(ensemble), torch.enable_grad():
-            x = part.detach().requires_grad_()
-            gradients = input_gradients(ensemble(x).members, labels, x, create_graph=False)
+        with differentiating(ensemble):
+            x = part.detach().clone().requires_grad_()
+            gradients = input_gradients(ensemble(x).members, labels.clone(), x, create_graph=False)
         cosines.append(pair_cosines(gradients).cpu())
         norms.append(gradients.norm(dim=-1).cpu())
     return GradientDiversity(torch.cat(cosines), torch.cat(norms))
