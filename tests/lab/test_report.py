@@ -186,3 +186,12 @@ def test_a_browser_shows_it_without_errors(folder: Path, page: str, tmp_path: Pa
     picture = Image.open(shot)
     assert picture.width >= width
     assert len(picture.convert("RGB").getcolors(1 << 20)) > 50  # not blank
+
+
+def test_long_names_are_shown_in_full_beside_their_differences() -> None:
+    from sparring.lab.figures_svg_kinds import differences
+
+    for name in ("salt", "adversarial_dropout (epochs=2, radius=0.1)"):
+        drawn = differences([(name, 0.5, (-1.0, 2.0), 1, "no clear difference")], "difference in error")
+        assert f">{name}</text>" in drawn
+        assert ('text-anchor="end">' + name in drawn) == (name == "salt"), "a long name would leave the picture"

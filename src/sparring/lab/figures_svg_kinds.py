@@ -16,7 +16,8 @@ def differences(rows: Sequence[tuple[str, float, tuple[float, float] | None, int
     """Paired differences to the baseline: a dot and its interval for each `(name, mean, interval, colour, verdict)`."""
     ends = [0.0, *(mean for _, mean, *_ in rows), *(end for _, _, gap, *_ in rows if gap for end in gap)]
     low, high = extent(ends, 0.05)
-    left, top, pitch = 150, 8, 30
+    above = any(len(name) > 20 for name, *_ in rows)  # long names stand over their rows, in full
+    left, top, pitch = (20, 8, 46) if above else (150, 8, 30)
     height = top + pitch * len(rows) + 44
 
     def x(value: float) -> float:
@@ -28,9 +29,9 @@ def differences(rows: Sequence[tuple[str, float, tuple[float, float] | None, int
         parts.append(f'<line class="grid" x1="{x(value)}" x2="{x(value)}" y1="{top}" y2="{bottom}"/>')
         parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 16}" text-anchor="middle">{short(value)}</text>')
     for place, (name, mean, gap, colour, verdict) in enumerate(rows):
-        y = top + pitch * (place + 0.5)
-        shown = name if len(name) <= 24 else name[:23] + "…"
-        parts.append(f'<text class="row" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(shown)}</text>')
+        y = top + pitch * (place + (0.7 if above else 0.5))
+        where = f'x="{left}" y="{y - 12}"' if above else f'x="{left - 10}" y="{y + 4}" text-anchor="end"'
+        parts.append(f'<text class="row" {where}>{escape(name)}</text>')
         tip = f"{name}: {mean:+.3g}" + (f" [{gap[0]:+.3g}, {gap[1]:+.3g}], {verdict}" if gap else "")
         if gap:
             parts.append(
