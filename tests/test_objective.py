@@ -291,3 +291,40 @@ def test_modules_that_come_and_go_between_steps_are_noticed() -> None:
     before = model[1][0].num_batches_tracked.clone()
     objective(x, y).backward()
     assert int(model[1][0].num_batches_tracked - before) == 1, "only the clean pass moves the new layer's averages"
+
+
+def test_a_mask_over_words_is_not_taken_for_one_over_units() -> None:
+    """(B, T) and (B, units) of the same shape: only a mask given by name covers units."""
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(16, 4), nn.Linear(4, 3))
+    words, targets = torch.randint(9, (5, 4)), torch.tensor([0, 1, 2, 0, 1])
+    valid = torch.tensor([[True, True, False, False]] * 5)
+
+    def placed(site: Any, valid: Any) -> Tensor:
+        term = sp.Term(at=site, by=sp.FastGradient(sp.L2(1.0)))
+        objective = sp.Objective(net, sp.cross_entropy, term)
+        step = objective.begin(words, targets, valid, objective.terms)
+        step.begin()
+        term.play(step)
+        assert step.last is not None
+        return step.last.slots[site][0].placed
+
+    units = placed(sp.Output("2"), valid)
+    assert bool((units != 0).all())
+    assert bool((placed(sp.Output("0"), valid)[:, 2:] == 0).all())
+    named = placed(sp.Output("2"), {"2": valid})
+    assert bool((named[:, 2:] == 0).all())
+    assert bool((named[:, :2] != 0).all())
+
+
+def test_a_mask_over_a_signal_covers_the_models_own_input() -> None:
+    signal = nn.Sequential(nn.Linear(4, 3))
+    term = sp.Term(at=sp.Input(), by=sp.FastGradient(sp.L2(1.0)))
+    objective = sp.Objective(signal, sp.cross_entropy, term)
+    valid = torch.tensor([[True, True, True, False]] * 5)
+    step = objective.begin(X, Y, valid, objective.terms)
+    step.begin()
+    term.play(step)
+    assert step.last is not None
+    perturbation = step.last.slots[term.at][0].placed
+    assert bool((perturbation[:, 3] == 0).all())
+    assert bool((perturbation[:, :3] != 0).all())

@@ -17,7 +17,7 @@ from .replay import Tape, inside_checkpoint, recording, replaying
 from .sites.site import Site, Slot, Undo
 
 Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
-Valid = Callable[[str, Tensor], Tensor | None]
+Valid = Callable[[str, Tensor, Tensor | None], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Pass:
         sites: every site to install; those without a placement behave as in a clean pass.
         placements: what to put at a site: one tensor per firing, in order, or by slot name, or a function of the slot.
         tapes: tapes that close when one of their sites fires (clean pass).
-        valid: finds the padding mask of a slot.
+        valid: finds the padding mask of a slot, given the one that the site itself knows.
         devices: where random numbers may be drawn; found from the model if not given.
         layout: where the sites and normalisation layers are; found from the model if not given.
     """
@@ -159,8 +159,8 @@ class Pass:
         seen = self.slots[site]
         times = sum(slot.name.partition("#")[0] == name for slot in seen)
         label = f"{name}#{times}" if times else name
-        if valid is None and self.valid is not None:
-            valid = self.valid(label, value)
+        if self.valid is not None:
+            valid = self.valid(label, value, valid)
         slot = Slot(label, value, valid)
         seen.append(slot)
         self.checkpointed |= inside_checkpoint()

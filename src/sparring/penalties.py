@@ -45,7 +45,8 @@ def _log_probabilities(name: str, clean: Tensor, perturbed: Tensor) -> tuple[Ten
     if clean.dim() < 2 or clean.shape[-1] < 2:
         raise ValueError(
             f"{name} compares distributions over at least two classes in the last dimension, got outputs of shape "
-            f"{tuple(clean.shape)}; for one output use squared_error, for a single logit z pass outputs=lambda z: [0, z]"
+            f"{tuple(clean.shape)}; for one output use squared_error, for a single logit z of shape (B, 1) pass "
+            "outputs=lambda z: torch.cat([torch.zeros_like(z), z], 1)"
         )
     return _logs(clean), _logs(perturbed)
 

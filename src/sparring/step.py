@@ -200,15 +200,24 @@ class Step:
             raise ValueError("the batch is empty: an objective needs at least one example")
         return tensor
 
-    def _mask_of(self, name: str, value: Tensor) -> Tensor | None:
-        """The padding mask of a slot (or of the outputs), shaped to broadcast against it."""
+    def _mask_of(self, name: str, value: Tensor, own: Tensor | None = None) -> Tensor | None:
+        """The padding mask of a slot (or of the outputs), shaped to broadcast against it.
+
+        One given by name counts before the one a site knows itself, and that before one given for everything.
+        """
         mask = self.valid
         if isinstance(mask, Mapping):
             mask = next((m for glob, m in mask.items() if pattern(glob).fullmatch(name.partition("#")[0])), None)
             if mask is None:
-                return None
+                return own
+        elif own is not None:
+            return own
         elif mask is None or value.dim() < 2 or value.shape[: mask.dim()] != mask.shape:
             return None
+        elif value.dim() == mask.dim() and name != "input":
+            return (
+                None  # (B, units) that happens to have the mask's shape; only the model's own input is (B, T) by itself
+            )
         mask = mask.bool()
         if name == "outputs":
             return mask if value.dim() > mask.dim() else None

@@ -210,3 +210,9 @@ def test_errors_of_torch_stay() -> None:
         snn.LSTM(3, 5)(torch.randn(6, 4, 2), mask=torch.ones(1, 4, 5))
     with pytest.raises(ValueError, match="2 or 3 dimensions"):
         snn.LSTM(3, 5)(torch.randn(6), mask=torch.ones(1, 4, 5))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (5, 0, 3)])
+def test_nothing_to_mask_is_said_plainly(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="empty batch or sequence"):
+        masked_forward(nn.LSTM(3, 4), torch.zeros(shape), mask=torch.ones(1, max(1, shape[1]), 4))

@@ -66,6 +66,8 @@ def masked_forward(
     for connection, multiplier in zip(parameters, _multipliers(parameters, weights)):
         if multiplier is not None:
             connection[1] = connection[1] * multiplier.to(connection[1].dtype)
+    if isinstance(input, Tensor) and 0 in input.shape:
+        raise ValueError(f"{type(module).__name__}: an empty batch or sequence has no masked states")
     network = _Network(module, parameters)
     if isinstance(input, PackedSequence):
         return network.packed(input, state, mask)
