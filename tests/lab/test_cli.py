@@ -77,6 +77,9 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     code, out, _ = said(capsys, "report", "r")
     assert code == 0
     assert Path("r/report.html").exists()
+    Path("shelf").mkdir()
+    assert said(capsys, "report", "r", "--to", "shelf")[0] == 0
+    assert Path("shelf/report.html").exists()
     assert json.loads((folder / "environment.json").read_text())["command"].startswith("sparring")
 
 

@@ -103,3 +103,8 @@ def test_processes_do_the_runs_once_and_a_failure_stops_no_other(tmp_path: Path)
 def test_a_folder_without_runs_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="is not a folder with runs"):
         read_runs(tmp_path / "none")
+
+
+def test_progress_says_what_was_changed(tmp_path: Path) -> None:
+    setting = task("sequential-digits").setting("vat", seed=3, overrides={"radius": 2.0})
+    assert Job(setting, tmp_path).label == "vat · radius=2.0 · seed 3"

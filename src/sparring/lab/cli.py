@@ -197,7 +197,7 @@ def write_report(out: Path, to: Path) -> None:
     from .cli_show import console
     from .report import build
 
-    to = build(out, to)
+    to = build(out, to / "report.html" if to.is_dir() else to)
     console().print(f"report: {escape(str(to))}")
 
 

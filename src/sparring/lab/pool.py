@@ -27,7 +27,8 @@ class Job:
     @property
     def label(self) -> str:
         """How progress bars call it."""
-        return f"{self.setting.method} · seed {self.setting.seed}"
+        changed = [f"{name}={value}" for name, value in self.setting.overrides.items()]
+        return " · ".join([self.setting.method, *changed, f"seed {self.setting.seed}"])
 
 
 @dataclass(frozen=True)
