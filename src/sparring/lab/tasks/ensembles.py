@@ -108,7 +108,7 @@ def shifted(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     columns = torch.randint(9, (count, 1)) + torch.arange(width)
     columns = torch.where(torch.rand(count, 1) < 0.5, columns, columns.flip(1))
     moved = padded[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
-    # A channels-last view makes torch 2.13's convolution backward corrupt memory when there are few channels.
+    # Contiguous: torch 2.13's own convolution backward corrupts memory on channels-last images and layers of 4 channels.
     return moved.movedim(-1, 1).contiguous(), targets
 
 
