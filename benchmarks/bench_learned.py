@@ -42,7 +42,9 @@ def naive(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
     return lambda: objective(x, y)
 
 
-def compare(name: str, make: Callable[..., nn.Module], x: Tensor, y: Tensor, goal: float, rounds: int) -> None:
+def compare(
+    name: str, make: Callable[..., nn.Module], x: Tensor, y: Tensor, goal: float, rounds: int, repeats: int
+) -> None:
     plain = make(lambda features: nn.Dropout(0.5))
     learned = {kind: make(lambda features: sp.nn.BernoulliDropout(features)) for kind in ("ARM", "DisARM", "no replay")}
     concrete = make(lambda features: sp.nn.ConcreteDropout(features, p=0.5))
@@ -56,7 +58,7 @@ def compare(name: str, make: Callable[..., nn.Module], x: Tensor, y: Tensor, goa
     }
     reference = ("plain dropout", step(plain, lambda: sp.cross_entropy(plain(x), y).mean()))
     print(f"\n{name}")
-    for key, ratio in interleave(reference, variants, rounds).items():
+    for key, ratio in interleave(reference, variants, rounds, repeats).items():
         print("  " + ratio.row(goal if key in ("ARM", "DisARM") else None))
 
 
@@ -66,7 +68,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
     y = torch.randint(10, (128,))
-    compare("MLP 784-512-512-10, batch 128", mlp, torch.randn(128, 784), y, 1.20, rounds)
+    compare("MLP 784-512-512-10, batch 128", mlp, torch.randn(128, 784), y, 1.20, rounds, repeats=20)
     compare(
         "VGG-style convnet, dropout before the classifier, batch 128",
         convnet,
@@ -74,6 +76,7 @@ def main() -> None:
         y,
         1.05,
         rounds,
+        repeats=2,
     )
 
 

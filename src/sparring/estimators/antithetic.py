@@ -70,7 +70,7 @@ class DisARM(ARM):
 
     def combine(self, logits: Tensor, uniforms: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """One layer's gradient from its uniforms and the losses `(B,)` under z1 and z2."""
-        z1 = uniforms > torch.sigmoid(-logits)
-        z2 = uniforms < torch.sigmoid(logits)
-        sign = z1.to(uniforms.dtype) - z2.to(uniforms.dtype)  # 1[z1 != z2] (-1)^z2
-        return 0.5 * along_batch(first - second, uniforms) * sign * torch.sigmoid(logits.abs())
+        (z1,) = mirrored([logits], [uniforms])
+        z2 = torch.lt(uniforms, torch.sigmoid(logits), out=torch.empty_like(uniforms))
+        sign = z1.sub_(z2)  # 1[z1 != z2] (-1)^z2
+        return along_batch(0.5 * (first - second), uniforms) * sign.mul_(torch.sigmoid(logits.abs()))
