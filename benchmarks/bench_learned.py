@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave
+from harness import interleave, keep_memory
 from sparring.lab.models.vgg import VGG
 
 
@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
+    keep_memory()
     torch.manual_seed(0)
     y = torch.randint(10, (128,))
     compare("MLP 784-512-512-10, batch 128", mlp, torch.randn(128, 784), y, 1.20, rounds, repeats=20)
