@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from .matching import walk
 from .randomness import RandomState, current, devices_of, drawing_from, fresh
 from .replay import Tape, inside_checkpoint, recording, replaying
-from .sites.site import Site, Slot, Undo
+from .sites.site import EVERYWHERE, Site, Slot, Undo
 
 Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
 Valid = Callable[[str, Tensor, Tensor | None], Tensor | None]
@@ -161,6 +161,7 @@ class Pass:
         label = f"{name}#{times}" if times else name
         if self.valid is not None:
             valid = self.valid(label, value, valid)
+        valid = None if valid is EVERYWHERE else valid
         slot = Slot(label, value, valid)
         seen.append(slot)
         self.checkpointed |= inside_checkpoint()

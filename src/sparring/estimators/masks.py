@@ -11,7 +11,7 @@ from sparring.matching import match
 from sparring.nn import BernoulliDropout
 from sparring.randomness import CPU, RandomState, current
 from sparring.sites import Mask, Slot, Visit
-from sparring.sites.site import Undo, everywhere, patch_forward
+from sparring.sites.site import EVERYWHERE, Undo, patch_forward
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LearnedMask(Mask):
 
         def forward(input: Tensor) -> Tensor:
             value = self._multiplier(name or "mask", module, input)
-            valid = everywhere(value) if module.units.axis(input) == 1 else None
+            valid = EVERYWHERE if module.units.axis(input) == 1 else None
             return input * visit(name or "mask", value, valid).to(input.dtype)
 
         return patch_forward(module, forward)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..matching import match
-from .site import Undo, Visit, everywhere, patch_forward
+from .site import EVERYWHERE, Undo, Visit, patch_forward
 
 _OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
 
@@ -53,7 +53,7 @@ class Mask:
         def forward(input: Tensor) -> Tensor:
             clean = self._clean(module, input)
             units = clean.dim() == 2 or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
-            valid = everywhere(clean) if units else None
+            valid = EVERYWHERE if units else None
             return input * visit(name or "mask", clean, valid).to(input.dtype)
 
         return patch_forward(module, forward)

@@ -12,7 +12,7 @@ from ..matching import match
 from ..nn import recurrent_native
 from ..nn.recurrent_forward import connections, masked_forward, refuse_projections
 from ..nn.weight_drop import WeightDrop
-from .site import Undo, Visit, everywhere, patch_forward
+from .site import EVERYWHERE, Undo, Visit, patch_forward
 
 
 def _check_keep(site: str, keep: float | None) -> None:
@@ -83,7 +83,7 @@ class Recurrent:
                     continue
                 clean = _drawn(ones if own is None else own.expand(batch, -1), self.keep)
                 slot = name or "recurrent"
-                placed = visit(slot if len(names) == 1 else f"{slot}.{label}", clean, everywhere(clean))
+                placed = visit(slot if len(names) == 1 else f"{slot}.{label}", clean, EVERYWHERE)
                 # Where nothing was placed and there is no native loop, torch's fused kernel is the faster one.
                 untouched = placed is ones and not recurrent_native.usable(data)
                 masks.append(None if untouched else placed)
@@ -146,7 +146,7 @@ class RecurrentWeights:
                 clean = _drawn(ones, self.keep) if self.keep is not None or own is None else own
                 slot = name or "weights"
                 clean = clean.expand(batch, *clean.shape)
-                placed = visit(slot if len(chosen) == 1 else f"{slot}.{label}", clean, everywhere(clean))
+                placed = visit(slot if len(chosen) == 1 else f"{slot}.{label}", clean, EVERYWHERE)
                 if placed.shape[0] > 1 and placed.stride(0) != 0:
                     raise ValueError(
                         f"{self} is shared by the batch: place a mask of shape (1, {', '.join(map(str, ones.shape))})"

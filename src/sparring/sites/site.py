@@ -48,9 +48,9 @@ class Slot:
     placed: Tensor | None = None
 
 
-def everywhere(value: Tensor) -> Tensor:
-    """A mask that says that no unit is padding: without it, one of (B, T) words would be taken for one of (B, H) units where T = H."""
-    return torch.ones((1,) * value.dim(), dtype=torch.bool, device=value.device)
+EVERYWHERE = torch.ones((), dtype=torch.bool)
+"""What a site visits with to say that none of its units is padding: a mask of (B, T) words must not be taken for one of (B, H)
+units where T = H. Slots do not carry it."""
 
 
 def patch_forward(module: nn.Module, forward: Callable[..., object]) -> Undo:
