@@ -13,6 +13,7 @@ from sparring.lab.errors import LabError
 from sparring.lab.pool import Job, Orders, execute_all
 from sparring.lab.registry import task
 from sparring.lab.statistics import mean, paired, spread
+from sparring.lab.sweep import Plan, jobs_of
 
 numbers = st.floats(-100, 100).map(lambda value: round(value, 3))
 
@@ -106,5 +107,7 @@ def test_a_folder_without_runs_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_progress_says_what_was_changed(tmp_path: Path) -> None:
-    setting = task("sequential-digits").setting("vat", seed=3, overrides={"radius": 2.0})
-    assert Job(setting, tmp_path).label == "vat · radius=2.0 · seed 3"
+    setting = task("sequential-digits").setting("vat", seed=3)
+    assert Job(setting, tmp_path).label == "vat · seed 3"
+    plan = Plan(task("sequential-digits"), "vat", "tiny", [3], {}, tmp_path)
+    assert jobs_of(plan, {"radius": 2.0})[0].label == "vat · radius=2.0 · seed 3"

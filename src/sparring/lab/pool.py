@@ -23,12 +23,12 @@ class Job:
 
     setting: Setting = field(compare=False)
     path: Path
+    note: str = field(default="", compare=False)  # what sets it apart from other runs of its method and seed
 
     @property
     def label(self) -> str:
         """How progress bars call it."""
-        changed = [f"{name}={value}" for name, value in self.setting.overrides.items()]
-        return " · ".join([self.setting.method, *changed, f"seed {self.setting.seed}"])
+        return " · ".join(filter(None, (self.setting.method, self.note, f"seed {self.setting.seed}")))
 
 
 @dataclass(frozen=True)

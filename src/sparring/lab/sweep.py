@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,9 @@ def jobs_of(plan: Plan, params: Mapping[str, Any]) -> list[Job]:
     """The runs of one trial."""
     rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in params.items()}
     changes = {**plan.overrides, **rounded}
-    return jobs(plan.task, [plan.method], plan.seeds, plan.scale, plan.out, plan.data, changes)
+    note = ", ".join(f"{name}={value}" for name, value in rounded.items())
+    found = jobs(plan.task, [plan.method], plan.seeds, plan.scale, plan.out, plan.data, changes)
+    return [replace(job, note=note) for job in found]
 
 
 def settled(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
