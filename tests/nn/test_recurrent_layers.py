@@ -137,6 +137,10 @@ def test_a_sequence_without_a_batch_dimension() -> None:
     same(layer(x, mask=torch.ones(1, 1, 5)), layer(x))
     state = (torch.randn(1, 5), torch.randn(1, 5))
     same(layer(x, state, mask=torch.ones(1, 1, 5)), layer(x, state))
+    mask = torch.tensor([[[0.0, 1.0, 0.0, 2.0, 0.5]]])
+    output, (h, c) = layer(x.unsqueeze(1), tuple(part.unsqueeze(1) for part in state), mask=mask)
+    same(layer(x, state, mask=mask), (output.squeeze(1), (h.squeeze(1), c.squeeze(1))))
+    assert not torch.allclose(layer(x, state, mask=mask)[0], layer(x, state)[0])
 
 
 def test_masks_may_be_left_out_per_connection() -> None:
