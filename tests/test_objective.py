@@ -328,3 +328,12 @@ def test_a_mask_over_a_signal_covers_the_models_own_input() -> None:
     perturbation = step.last.slots[term.at][0].placed
     assert bool((perturbation[:, 3] == 0).all())
     assert bool((perturbation[:, :3] != 0).all())
+
+
+def test_a_mask_over_words_leaves_the_units_of_a_dropout_free() -> None:
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(16, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+    objective = sp.Objective(net, sp.cross_entropy, sp.Term(at=sp.Mask("3"), by=sp.Bernoulli(0.5), penalty=sp.kl))
+    valid = torch.tensor([[True, True, False, False]] * 5)
+    step = objective.begin(torch.randint(9, (5, 4)), Y, valid, objective.terms)
+    step.begin()
+    assert step.slots(objective.terms[0].sites[0])[0].valid is None
