@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from harness import interleave, keep_memory, memory
-from sparring.nn.recurrent_forward import masked_forward
+from sparring.nn.recurrent.forward import masked_forward
 
 # (T, I, H, B): sequential MNIST, IMDB, AWD-LSTM, two small ones; limits from the project's goals
 SHAPES = [(784, 1, 100, 100), (400, 256, 1024, 16), (70, 400, 1150, 20), (64, 1, 100, 64), (40, 300, 128, 32)]

@@ -9,8 +9,8 @@ import argparse
 import torch
 
 import sparring as sp
-from sparring.lab.heatmap import Sentence, figure, table_html
 from sparring.lab.registry import task
+from sparring.lab.report.heatmap import Sentence, figure, table_html
 from sparring.metrics import explain
 
 LABELS = ("Neg.", "Pos.")

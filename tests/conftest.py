@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 import sparring as sp
-from sparring.step import Step
+from sparring.passes.step import Step
 
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("calm", deadline=None, max_examples=30, derandomize=True)

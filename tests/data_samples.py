@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from sparring.lab.data.agnews import ag_news
-from sparring.lab.data.babi import babi, format_stories
-from sparring.lab.data.babi_world import generate
+from sparring.lab.data.babi.stories import babi, format_stories
+from sparring.lab.data.babi.world import generate
 from sparring.lab.data.camvid import camvid
 from sparring.lab.data.cifar import cifar10, cifar100
 from sparring.lab.data.cnn import cnn

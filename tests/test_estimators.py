@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparring.estimators import (
-    ARM,
-    DisARM,
-    Enumerate,
-    Estimator,
-    LeaveOneOut,
-    Reinforce,
-    surrogate,
-    uniforms_given,
-)
+from sparring.estimators import ARM, DisARM, Enumerate, Estimator, LeaveOneOut, Reinforce, surrogate, uniforms_given
 from sparring.estimators.antithetic import mirrored
 
 SAMPLERS = [ARM(), DisARM(), LeaveOneOut(2), LeaveOneOut(4), Reinforce(), Reinforce(baseline="batch")]

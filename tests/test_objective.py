@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from sparring import recipes
-from sparring.step import Step
+from sparring.passes.step import Step
 
 
 def model() -> nn.Module:

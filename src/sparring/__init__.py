@@ -1,12 +1,12 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
 from . import attacks, ensembles, estimators, metrics, nn, recipes
-from .balls import L2, Linf
-from .calls import perturbed_call
+from .balls.flips import Flips
+from .balls.norms import L2, Linf
 from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
-from .flips import Flips
 from .losses import binary_cross_entropy, cross_entropy, squared_loss
 from .objective import Objective, Term
+from .passes.calls import perturbed_call
 from .penalties import js, kl, probability_error, reverse_kl, squared_error, symmetric_kl
 from .players import PGD, Bernoulli, FastGradient, GreedyFlip, Interpretable, Noise, WordDirections
 from .predict import predict

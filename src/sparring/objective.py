@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .calls import Layout
-from .randomness import devices_of
-from .replay import Tape, eager_modules, is_compiled
+from .passes.calls import Layout
+from .passes.randomness import devices_of
+from .passes.replay import Tape, eager_modules, is_compiled
+from .passes.step import Step, ValidMask, logits_of
 from .sites.site import Site
-from .step import Step, ValidMask, logits_of
-from .term import Playable, Term, Weight
+from .terms.term import Playable, Term, Weight
 
 __all__ = ["Objective", "Playable", "Term", "Weight"]
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from .calls import _no_fast_path, call
 from .nn import EmbeddingDropout, WeightDrop
+from .passes.calls import _no_fast_path, call
+from .passes.randomness import devices_of
+from .passes.replay import Tape, recording, replaying
+from .passes.step import logits_of
 from .penalties import full_precision
-from .randomness import devices_of
-from .replay import Tape, recording, replaying
-from .sites.scores import is_hugging_face_attention
-from .step import logits_of
+from .sites.attention.scores import is_hugging_face_attention
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sparring.lab.registry import task
-from sparring.lab.tasks.attention_data import NEGATIVE, POSITIVE, made_up, trimmed
+from sparring.lab.tasks.attention.data import NEGATIVE, POSITIVE, made_up, trimmed
 
 
 def prepared(name, method="plain", scale="tiny", **overrides):

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.lab import checkpoint
 from sparring.lab.errors import RunError
+from sparring.lab.runs import checkpoint
 
 leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False)
 tensors = st.sampled_from(
@@ -122,7 +122,7 @@ def test_a_full_disk_for_real(tmp_path: Path) -> None:
     script = f"""
 import resource, signal, torch
 from pathlib import Path
-from sparring.lab import checkpoint
+from sparring.lab.runs import checkpoint
 from sparring.lab.errors import RunError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparring.lab import cli, cli_parse
+from sparring.lab.cli import main as cli
+from sparring.lab.cli import parse as cli_parse
 from sparring.lab.errors import LabError
 
 RUN = ["run", "sequential-digits", "--set", "epochs=1", "--set", "hidden=16"]
@@ -44,9 +45,7 @@ def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_does_not_wait_for_what_it_does_not_need() -> None:
     heavy = "{'accelerate', 'sklearn', 'optuna', 'transformers'}"
-    script = (
-        f"import sys; from sparring.lab.cli import main; main(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
-    )
+    script = f"import sys; from sparring.lab.cli.main import main; main(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -214,7 +213,7 @@ def test_ctrl_c_outside_of_training_says_so_too(
 
 
 def test_a_fault_of_ours_is_called_one(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr("sparring.lab.run.prepare", lambda *a: 1 / 0)
+    monkeypatch.setattr("sparring.lab.runs.run.prepare", lambda *a: 1 / 0)
     code, _, err = said(capsys, *RUN)
     assert code == 1
     assert "fault of sparring" in err
@@ -224,7 +223,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(here: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "sparring.lab.cli",
+        "sparring.lab.cli.main",
         "run",
         "sequential-digits",
         "--method",
@@ -247,7 +246,7 @@ def test_ctrl_c_reaches_every_worker_of_a_comparison(here: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "sparring.lab.cli",
+        "sparring.lab.cli.main",
         "compare",
         "sequential-digits",
         "--methods",
@@ -266,7 +265,7 @@ def test_ctrl_c_reaches_every_worker_of_a_comparison(here: Path) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    from sparring.lab import checkpoint
+    from sparring.lab.runs import checkpoint
 
     folders = [path.parent for path in Path("r").rglob("state.json")]
     assert len(folders) == 2

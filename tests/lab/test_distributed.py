@@ -20,7 +20,7 @@ import torch
 from pathlib import Path
 from torch.overrides import TorchFunctionMode
 from sparring.lab.registry import task
-from sparring.lab.run import execute
+from sparring.lab.runs.run import execute
 
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 name, method, batch, out = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
@@ -67,7 +67,7 @@ if "fraction" in known:
     changes["fraction"] = 0.2
 
 
-import sparring.lab.train as train
+import sparring.lab.training.train as train
 original = train.Session.batches
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sparring.lab.data.camvid import VOID
-from sparring.lab.run import prepare
+from sparring.lab.runs.run import prepare
 from sparring.lab.tasks import dropouts, segmentation
-from sparring.lab.train import score, train
+from sparring.lab.training.train import score, train
 from sparring.nn import BernoulliDropout, keep_rates
 
 IMAGES, USELESS = dropouts.TASKS

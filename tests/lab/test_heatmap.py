@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.lab.heatmap import Sentence, figure, shades, table_html, words_html
+from sparring.lab.report.heatmap import Sentence, figure, shades, table_html, words_html
 
 
 class Reader(HTMLParser):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 
 from sparring.lab.data.interactions import implicit_feedback, read_interactions, strong_split
-from sparring.lab.data.rating_formats import Ratings
-from sparring.lab.data.ratings import read_ratings
+from sparring.lab.data.ratings.formats import Ratings
+from sparring.lab.data.ratings.ratings import read_ratings
 
 LOG = [(1, 10, 5.0), (1, 20, 3.0), (2, 10, 4.0), (3, 30, 1.0)]
 NATIVE = {

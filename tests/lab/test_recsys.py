@@ -9,9 +9,9 @@ from scipy.sparse import csr_array
 
 from sparring.lab.data.errors import DataError
 from sparring.lab.models.vae import SIVAE, VAE, Annealing, Rows
-from sparring.lab.run import execute, prepare, score
+from sparring.lab.runs.run import execute, prepare, score
 from sparring.lab.tasks.recsys import TASKS, AnnealedBound, figures, likes, load
-from sparring.lab.train import train
+from sparring.lab.training.train import train
 from sparring.metrics.ranking import evaluate_ranking
 
 TASK = TASKS[0]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sparring.lab import cli_work
+from sparring.lab.cli import work as cli_work
 from sparring.lab.compare import compare, jobs, read_runs
 from sparring.lab.errors import LabError
-from sparring.lab.figures import bars, curves, heatmap, histogram, sentences
-from sparring.lab.figures_svg import log_ticks, ticks
-from sparring.lab.figures_svg_kinds import pooled
 from sparring.lab.registry import task
-from sparring.lab.report import build, headline
-from sparring.lab.report_figures import draw, merged
-from sparring.lab.run import execute
+from sparring.lab.report.build import build, headline
+from sparring.lab.report.figures import bars, curves, heatmap, histogram, sentences
+from sparring.lab.report.panels import draw, merged
+from sparring.lab.report.plots import pooled
+from sparring.lab.report.svg import log_ticks, ticks
+from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, parse_param, sweep_all
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -189,7 +189,7 @@ def test_a_browser_shows_it_without_errors(folder: Path, page: str, tmp_path: Pa
 
 
 def test_long_names_are_shown_in_full_beside_their_differences() -> None:
-    from sparring.lab.figures_svg_kinds import differences
+    from sparring.lab.report.plots import differences
 
     for name in ("salt", "adversarial_dropout (epochs=2, radius=0.1)"):
         drawn = differences([(name, 0.5, (-1.0, 2.0), 1, "no clear difference")], "difference in error")

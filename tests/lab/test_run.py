@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparring.lab import checkpoint
 from sparring.lab.errors import Interrupted, LabError, RunError
 from sparring.lab.registry import task
-from sparring.lab.run import execute, prepare
-from sparring.lab.run_folder import folder_of, read_metrics
-from sparring.lab.run_load import load_run, score_run
+from sparring.lab.runs import checkpoint
+from sparring.lab.runs.folder import folder_of, read_metrics
+from sparring.lab.runs.load import load_run, score_run
+from sparring.lab.runs.run import execute, prepare
 from sparring.lab.task import Setting
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["sparring.lab.run", "sparring.lab.tasks.sequences"])
+PROCESSES.set_forkserver_preload(["sparring.lab.runs.run", "sparring.lab.tasks.sequences.task"])
 
 
 def setting_of(method: str, **changes: object) -> Setting:

@@ -5,11 +5,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sparring.lab import cli_work, sweep
-from sparring.lab.checkpoint import read_json
+from sparring.lab import sweep
+from sparring.lab.cli import work as cli_work
 from sparring.lab.errors import Diverged, Interrupted, LabError, RunError
 from sparring.lab.registry import task
-from sparring.lab.run import execute
+from sparring.lab.runs.checkpoint import read_json
+from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, parse_param, study_of, sweep_all
 
 SHORT = {"epochs": 1, "hidden": 16}

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from sparring.lab.errors import LabError
-from sparring.lab.figures_svg import lines
 from sparring.lab.registry import task, tasks
-from sparring.lab.report_figures import draw
-from sparring.lab.run import execute
-from sparring.lab.run_folder import read_metrics
+from sparring.lab.report.panels import draw
+from sparring.lab.report.svg import lines
+from sparring.lab.runs.folder import read_metrics
+from sparring.lab.runs.run import execute
 from sparring.lab.task import Split, like, rows, take
 
 # Still `tiny`, but one short epoch: what is tested is that everything fits together.

@@ -9,11 +9,11 @@ from torch import nn
 import sparring as sp
 from sparring.lab.errors import Diverged
 from sparring.lab.registry import task
-from sparring.lab.run import execute, prepare
-from sparring.lab.run_folder import read_metrics
+from sparring.lab.runs.folder import read_metrics
+from sparring.lab.runs.run import execute, prepare
 from sparring.lab.task import DEFAULTS, Data, Method, Setting, Split, Task
-from sparring.lab.train import Session, keep_best, train
-from sparring.lab.train_updates import make_optimiser, make_schedule
+from sparring.lab.training.train import Session, keep_best, train
+from sparring.lab.training.updates import make_optimiser, make_schedule
 
 X = torch.linspace(-1, 1, 48).reshape(12, 4)
 Y = torch.arange(12) % 3
@@ -190,7 +190,7 @@ def test_schedules(settings: dict[str, object], expected: list[float]) -> None:
 
 
 def test_evaluation_leaves_noise_and_mode_alone() -> None:
-    from sparring.lab.train import score
+    from sparring.lab.training.train import score
 
     session = prepare(task("sequential-digits").setting("variational_dropout", overrides={"hidden": 24}))
     session.model.train()

@@ -31,9 +31,9 @@ from sparring.lab.models.vae import (
     standard_log_density,
 )
 from sparring.lab.models.vae.masks import hard_multiplier, mean_multiplier, soft_multiplier
-from sparring.nn.bernoulli_dropout import BernoulliDropout
-from sparring.nn.concrete_dropout import ConcreteDropout
-from sparring.nn.gaussian_dropout import GaussianDropout
+from sparring.nn.dropout.bernoulli import BernoulliDropout
+from sparring.nn.dropout.concrete import ConcreteDropout
+from sparring.nn.dropout.gaussian import GaussianDropout
 
 DOUBLE = torch.empty(0, dtype=torch.float64)
 

@@ -15,8 +15,8 @@ from sparring.attacks import PGD
 from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.ensembles.ensemble import member_cross_entropy
 from sparring.metrics import Audit, audit
-from sparring.metrics.audit_checks import LONG, TWIN, USUAL, attack_checks, beats, output_checks
-from sparring.metrics.audit_report import LIMIT, Check, conclude
+from sparring.metrics.audit.checks import LONG, TWIN, USUAL, attack_checks, beats, output_checks
+from sparring.metrics.audit.report import LIMIT, Check, conclude
 from sparring.metrics.robustness import RobustAccuracy, robust_accuracy
 
 QUICK: dict[str, Any] = {"autoattack": False, "steps": 10, "restarts": 2, "queries": 100}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from sparring.nn import BernoulliDropout, ConcreteDropout, GaussianDropout, clamp_after_step, keep_rates
-from sparring.nn.rates import clamp_rates, parameter_groups
+from sparring.nn.dropout.rates import clamp_rates, parameter_groups
 
 
 @settings(deadline=None, max_examples=30)

@@ -20,7 +20,7 @@ from sparring.nn import (
     find_consumers,
     gaussian_kl,
 )
-from sparring.nn.dropout_kl import GAUSSIAN_CUBIC, concrete_kl
+from sparring.nn.dropout.kl import GAUSSIAN_CUBIC, concrete_kl
 
 
 @pytest.mark.parametrize("rescale", [False, True])

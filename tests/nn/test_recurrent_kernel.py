@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparring.nn import recurrent_native, recurrent_plain
-from sparring.nn.native.build import library
-from sparring.nn.recurrent_composite import GATES, composite
-from sparring.nn.recurrent_function import INPUTS, recurrence
-from sparring.nn.recurrent_projection import FEW, shared_projection, shared_projections
-from sparring.nn.recurrent_steps import Steps
+from sparring.nn.recurrent import fused as recurrent_native
+from sparring.nn.recurrent import plain as recurrent_plain
+from sparring.nn.recurrent.composite import GATES, composite
+from sparring.nn.recurrent.function import INPUTS, recurrence
+from sparring.nn.recurrent.native.build import library
+from sparring.nn.recurrent.projection import FEW, shared_projection, shared_projections
+from sparring.nn.recurrent.steps import Steps
 
 KERNELS = ["plain", "native"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import sparring.nn as snn
-from sparring.nn.recurrent_forward import masked_forward
-from sparring.nn.recurrent_projection import shared_projections
+from sparring.nn.recurrent.forward import masked_forward
+from sparring.nn.recurrent.projection import shared_projections
 
 LAYERS = [
     (snn.LSTM, nn.LSTM, {}),

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import sparring.nn as snn
-from sparring.nn import recurrent_native
-from sparring.nn.native import build as native
+from sparring.nn.recurrent import fused as recurrent_native
+from sparring.nn.recurrent.native import build as native
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here")
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
+from sparring.passes.step import Step
 from sparring.recipes import adversarial_dropout, expectation_linear, fraternal_dropout, ramp_up, variational_dropout
-from sparring.step import Step
 
 
 class Text(nn.Module):

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import sparring as sp
-from sparring.nn import recurrent_function, recurrent_projection
-from sparring.nn.recurrent_forward import masked_forward
-from sparring.step import Step
+from sparring.nn.recurrent import function as recurrent_function
+from sparring.nn.recurrent import projection as recurrent_projection
+from sparring.nn.recurrent.forward import masked_forward
+from sparring.passes.step import Step
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, sp.nn.LSTM, sp.nn.GRU, sp.nn.RNN])
@@ -50,7 +51,7 @@ def test_packed_batches_keep_the_callers_order() -> None:
 
 def test_one_row_for_the_batch_runs_torchs_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     rnn, x, mask = nn.LSTM(3, 5), torch.randn(6, 4, 3), torch.rand(1, 5)
-    monkeypatch.setattr("sparring.nn.recurrent_forward.recurrence", lambda *_: pytest.fail("our kernel ran"))
+    monkeypatch.setattr("sparring.nn.recurrent.forward.recurrence", lambda *_: pytest.fail("our kernel ran"))
     output, _ = sp.perturbed_call(rnn, {sp.Recurrent(): mask}, x)
     monkeypatch.undo()
     torch.testing.assert_close(output, sp.perturbed_call(rnn, {sp.Recurrent(): mask.expand(4, 5).contiguous()}, x)[0])

@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from sparring.calls import perturbed_call
 from sparring.lab.models.birnn import PairSequence, SingleSequence
 from sparring.nn.attention import AdditiveAttention, ScorePoint, masked_softmax
-from sparring.sites.multihead import raw_scores
-from sparring.sites.scores import Scores
+from sparring.passes.calls import perturbed_call
+from sparring.sites.attention.multihead import raw_scores
+from sparring.sites.attention.scores import Scores
 
 PADDING = torch.tensor([[False] * 5, [False, False, False, True, True]])
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.matching import pattern
+from sparring.nn.matching import pattern
 
 
 @pytest.mark.parametrize(("glob", "name", "fits"), [

@@ -6,7 +6,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..balls import L2, Ball, Linf
+from ..balls.norms import L2, Ball, Linf
 
 
 def ball(norm: float, radius: float) -> Ball:

@@ -1,15 +1,15 @@
 """Ensembles trained at once: priority dropouts that share out the features, diversity penalties."""
 
-from sparring.ensembles.calibration import calibrate_gamma
-from sparring.ensembles.diversified import PriorityDiversifiedDropout
-from sparring.ensembles.diversity import adp, deg, magnitude, similarity
-from sparring.ensembles.ensemble import Ensemble, EnsembleOutput, member_cross_entropy, member_losses
-from sparring.ensembles.gradients import input_gradients, pair_cosines
-from sparring.ensembles.laplace import LaplacePriorityDropout
-from sparring.ensembles.masks import EnsembleDropout
-from sparring.ensembles.members import Member
-from sparring.ensembles.sites import MemberInput
-from sparring.ensembles.terms import ADP, DEG, TRS, members_of
+from ..sites.members import MemberInput
+from ..sites.watched import input_gradients, pair_cosines
+from ..terms.diversity import ADP, DEG, TRS, members_of
+from ..terms.diversity_measures import adp, deg, magnitude, similarity
+from .calibration import calibrate_gamma
+from .diversified import PriorityDiversifiedDropout
+from .ensemble import Ensemble, EnsembleOutput, member_cross_entropy, member_losses
+from .laplace import LaplacePriorityDropout
+from .masks import EnsembleDropout
+from .members import Member
 
 __all__ = [
     "ADP",

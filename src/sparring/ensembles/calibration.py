@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparring.ensembles.laplace import LaplacePriorityDropout
+from .laplace import LaplacePriorityDropout
 
 
 @torch.no_grad()

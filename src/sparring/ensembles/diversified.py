@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sparring.ensembles import census
-from sparring.ensembles.masks import mask_features
+from . import census
+from .masks import mask_features
 
 
 class PriorityDiversifiedDropout(nn.Module):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparring.ensembles.members import Member
+from .members import Member
 
 
 class EnsembleOutput(NamedTuple):

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sparring.ensembles import census
-from sparring.ensembles.masks import mask_features
+from . import census
+from .masks import mask_features
 
 FARTHEST = 2.0**52  # integers up to here fit every dtype used below
 

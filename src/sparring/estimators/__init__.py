@@ -1,10 +1,10 @@
 """Gradients with respect to the logits of Bernoulli masks: unbiased estimators and the exact sum."""
 
-from sparring.estimators.antithetic import ARM, DisARM
-from sparring.estimators.enumeration import Enumerate
-from sparring.estimators.sampling import Estimator, Evaluate, surrogate, uniforms_given
-from sparring.estimators.score import LeaveOneOut, Reinforce
-from sparring.estimators.terms import DropoutKL, LearnedRates
+from ..terms.learned import DropoutKL, LearnedRates
+from .antithetic import ARM, DisARM
+from .enumeration import Enumerate
+from .sampling import Estimator, Evaluate, surrogate, uniforms_given
+from .score import LeaveOneOut, Reinforce
 
 __all__ = [
     "ARM",

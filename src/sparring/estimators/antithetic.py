@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparring.estimators.sampling import Evaluate, along_batch, uniforms_given
+from .sampling import Evaluate, along_batch, uniforms_given
 
 
 def mirrored(logits: Sequence[Tensor], uniforms: Sequence[Tensor]) -> list[Tensor]:

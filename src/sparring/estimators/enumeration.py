@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparring.estimators.sampling import Evaluate, along_batch
+from .sampling import Evaluate, along_batch
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import read_record
 from .errors import LabError, unknown
 from .pool import Job
-from .run_folder import folder_of
+from .runs.checkpoint import read_record
+from .runs.folder import folder_of
 from .statistics import Difference, mean, paired, spread
 from .task import SCALES, Task, Value
 

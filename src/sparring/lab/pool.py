@@ -91,7 +91,7 @@ def follow_parent(grace: float = 20.0) -> None:
 def work(job: Job, orders: Orders) -> Failure | None:
     """Do one job in this process, telling the parent how far it is."""
     from .data import DataError
-    from .run import execute
+    from .runs.run import execute
 
     last = 0.0
 

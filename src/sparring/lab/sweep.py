@@ -13,11 +13,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from .checkpoint import locked, read_json, write_json
-from .cli_parse import parse_value
+from .cli.parse import parse_value
 from .compare import jobs, read_run
 from .errors import Diverged, LabError, RunError
 from .pool import Job
+from .runs.checkpoint import locked, read_json, write_json
 from .statistics import mean
 from .task import Task, Value
 
@@ -141,7 +141,7 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
         trials: how many in all, those of earlier calls included; None means every point of a grid, else 20.
         cores: runs at once: trials are drawn in batches so that all cores have work.
     """
-    from .cli_work import do_jobs, usable_cores
+    from .cli.work import do_jobs, usable_cores
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     raise_early(plan)

@@ -36,9 +36,9 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .errors import LabError, unknown
-from .loop_settings import DEFAULTS as DEFAULTS
-from .loop_settings import Value as Value
-from .loop_settings import check
+from .training.settings import DEFAULTS as DEFAULTS
+from .training.settings import Value as Value
+from .training.settings import check
 
 SCALES = ("tiny", "small", "paper")
 

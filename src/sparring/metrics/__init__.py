@@ -1,17 +1,17 @@
 """Measures: calibration, uncertainty, segmentation, ranking, diversity, attention, robustness."""
 
-from sparring.metrics.attention import Agreement, Explanation, agreement, explain
-from sparring.metrics.audit import audit
-from sparring.metrics.audit_report import Audit, Check
-from sparring.metrics.calibration import Reliability, expected_calibration_error, reliability
-from sparring.metrics.certified import Certificate, certified_radius, certify
-from sparring.metrics.correlation import kendall, pearson
-from sparring.metrics.diversity import GradientDiversity, ambiguity, gradient_diversity, pairwise_disagreement
-from sparring.metrics.dropout_theory import Exact, Regularisers, exact_adversary, masks_within, regularisers
-from sparring.metrics.ranking import RankingReport, evaluate_ranking, ndcg_at_k, recall_at_k
-from sparring.metrics.robustness import RobustAccuracy, Sweep, attack_table, robust_accuracy, sweep
-from sparring.metrics.segmentation import Confusion, mean_iou
-from sparring.metrics.subnetworks import (
+from .attention import Agreement, Explanation, agreement, explain
+from .audit.audit import audit
+from .audit.report import Audit, Check
+from .calibration import Reliability, expected_calibration_error, reliability
+from .certified import Certificate, certified_radius, certify
+from .correlation import kendall, pearson
+from .diversity import GradientDiversity, ambiguity, gradient_diversity, pairwise_disagreement
+from .dropout_theory import Exact, Regularisers, exact_adversary, masks_within, regularisers
+from .ranking import RankingReport, evaluate_ranking, ndcg_at_k, recall_at_k
+from .robustness import RobustAccuracy, Sweep, attack_table, robust_accuracy, sweep
+from .segmentation import Confusion, mean_iou
+from .subnetworks import (
     Answer,
     Decomposition,
     Subnetworks,
@@ -21,7 +21,7 @@ from sparring.metrics.subnetworks import (
     mean_adversarial_mask,
     subnetwork_accuracies,
 )
-from sparring.metrics.uncertainty import PAvgPU, patch_pavgpu, pavgpu, predictive_entropy, threshold_grid
+from .uncertainty import PAvgPU, patch_pavgpu, pavgpu, predictive_entropy, threshold_grid
 
 __all__ = [
     "Agreement",

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..calls import Pass
 from ..nn.attention import masked_softmax
+from ..passes.calls import Pass
+from ..passes.step import logits_of
 from ..penalties import full_precision
-from ..sites.scores import Scores
+from ..sites.attention.scores import Scores
 from ..sites.site import Slot
 from ..sites.words import Words
-from ..step import logits_of
 from .correlation import kendall, pearson
 
 Definition = Literal["probability", "loss", "integrated"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparring.attacks.gradient import differentiating
-from sparring.ensembles.gradients import input_gradients, pair_cosines
+from ..attacks.gradient import differentiating
+from ..sites.watched import input_gradients, pair_cosines
 
 QUARTILES = (0.25, 0.5, 0.75)
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..calls import Pass
+from ..passes.calls import Pass
+from ..passes.step import logits_of
 from ..penalties import Penalty, full_precision, js
 from ..sites.site import Site
-from ..step import logits_of
 
 
 def masks_within(size: int, flips: int, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:

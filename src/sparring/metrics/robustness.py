@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparring.attacks.outputs import predictions
-from sparring.attacks.transfer import Attack, Transfer
+from ..attacks.outputs import predictions
+from ..attacks.transfer import Attack, Transfer
 
 Progress = Callable[[str, float], None]
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..calls import Pass
 from ..objective import Objective, Term
+from ..passes.calls import Pass
+from ..passes.step import Step, logits_of
 from ..penalties import Penalty, full_precision, js
 from ..players import Bernoulli
 from ..players.player import Player
 from ..sites.site import Site, Slot
-from ..step import Step, logits_of
 
 
 @dataclass

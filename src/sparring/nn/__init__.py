@@ -1,17 +1,17 @@
 """Layers: masked recurrent layers, attention, and the dropouts."""
 
-from sparring.nn.attention import AdditiveAttention, ScaledDotAttention, ScorePoint
-from sparring.nn.bernoulli_dropout import BernoulliDropout
-from sparring.nn.concrete_dropout import ConcreteDropout
-from sparring.nn.consumers import Consumers, column_norms, find_consumers
-from sparring.nn.convert import convert
-from sparring.nn.dropout_kl import bernoulli_kl, concrete_kl, dropout_kl, gaussian_kl
-from sparring.nn.embedding_dropout import EmbeddingDropout
-from sparring.nn.gaussian_dropout import GaussianDropout
-from sparring.nn.locked_dropout import LockedDropout
-from sparring.nn.rates import clamp_after_step, clamp_rates, keep_rates, parameter_groups
-from sparring.nn.recurrent import GRU, LSTM, RNN
-from sparring.nn.weight_drop import WeightDrop
+from .attention import AdditiveAttention, ScaledDotAttention, ScorePoint
+from .dropout.bernoulli import BernoulliDropout
+from .dropout.concrete import ConcreteDropout
+from .dropout.consumers import Consumers, column_norms, find_consumers
+from .dropout.convert import convert
+from .dropout.embedding import EmbeddingDropout
+from .dropout.gaussian import GaussianDropout
+from .dropout.kl import bernoulli_kl, concrete_kl, dropout_kl, gaussian_kl
+from .dropout.locked import LockedDropout
+from .dropout.rates import clamp_after_step, clamp_rates, keep_rates, parameter_groups
+from .dropout.weight_drop import WeightDrop
+from .recurrent.layers import GRU, LSTM, RNN
 
 __all__ = [
     "GRU",

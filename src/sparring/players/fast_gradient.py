@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..balls import Ball
+from ..balls.norms import Ball
 from .player import Game, InBall, Response, only, slope, sound, working_copy
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..flips import Flips
+from ..balls.flips import Flips
 from ..sites.site import Slot
 from .player import Game, Response, slope, sound
 

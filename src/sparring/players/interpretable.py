@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..balls import L2, Ball, Linf, masked
+from ..balls.norms import L2, Ball, Linf, masked
 from ..sites.site import Slot
 from .directions import WordDirections
 from .player import Game, InBall, Response, only, slope, sound, working_copy

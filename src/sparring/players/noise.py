@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..balls import Ball
+from ..balls.norms import Ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, working_copy
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..balls import Ball
+from ..balls.norms import Ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, only, slope, sound, working_copy
 from .walk import State, Walk

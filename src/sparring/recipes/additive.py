@@ -5,15 +5,15 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ..balls import L2, Ball, Linf
-from ..free import FreeAT, FreeLB
+from ..balls.norms import L2, Ball, Linf
 from ..objective import Objective, Term, Weight
 from ..penalties import Penalty, kl, symmetric_kl
 from ..players import PGD, FastGradient
 from ..players.pgd import Update
 from ..players.player import Player
-from ..proximal import Proximal
 from ..sites import Input, Output, Site
+from ..terms.free import FreeAT, FreeLB
+from ..terms.proximal import Proximal
 
 Loss = Callable[..., Tensor]
 Place = str | Site | None

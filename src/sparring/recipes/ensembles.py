@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Literal
 
-from sparring.ensembles import Ensemble, MemberInput, member_cross_entropy, members_of
-from sparring.objective import Objective, Playable, Term
-from sparring.players.player import Player
-from sparring.sites.input import Input
+from ..ensembles import Ensemble, MemberInput, member_cross_entropy, members_of
+from ..objective import Objective, Playable, Term
+from ..players.player import Player
+from ..sites.input import Input
 
 
 def simultaneous(

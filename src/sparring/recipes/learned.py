@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparring.estimators import ARM, Estimator
-from sparring.estimators.terms import DropoutKL, LearnedRates, Weights
-from sparring.objective import Objective, Playable
+from ..estimators import ARM, Estimator
+from ..objective import Objective, Playable
+from ..terms.learned import DropoutKL, LearnedRates, Weights
 
 
 def learnable_bernoulli(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ..flips import Flips
+from ..balls.flips import Flips
 from ..objective import Objective, Playable, Term, Weight
 from ..penalties import Penalty, js
 from ..players import Bernoulli, GreedyFlip

@@ -1,10 +1,10 @@
 """Where a network is perturbed: one file a kind of site."""
 
+from .attention.scores import Scores
 from .input import Input
 from .mask import Mask
 from .output import Output
 from .recurrent import Recurrent, RecurrentWeights
-from .scores import Scores
 from .site import Site, Slot, Visit
 from .words import Words
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..matching import match
+from ..nn.matching import match
 from .site import Undo, Visit
 
 

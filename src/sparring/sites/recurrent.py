@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..matching import match
-from ..nn import recurrent_native
-from ..nn.recurrent_forward import connections, masked_forward, refuse_projections
-from ..nn.weight_drop import WeightDrop
+from ..nn.dropout.weight_drop import WeightDrop
+from ..nn.matching import match
+from ..nn.recurrent import fused as recurrent_native
+from ..nn.recurrent.forward import connections, masked_forward, refuse_projections
 from .site import EVERYWHERE, Undo, Visit, patch_forward
 
 

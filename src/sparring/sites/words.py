@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ..matching import match
+from ..nn.matching import match
 from .site import Slot, Undo, Visit
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.lab.data import DataError
-from sparring.lab.data.babi import Story, format_stories, parse_stories, questions, stories
-from sparring.lab.data.babi_world import DROPS, GETS, MOVES, PEOPLE, PLACES, THINGS, generate
+from sparring.lab.data.babi.stories import Story, format_stories, parse_stories, questions, stories
+from sparring.lab.data.babi.world import DROPS, GETS, MOVES, PEOPLE, PLACES, THINGS, generate
 
 REAL = {1: ("train", "en-10k"), 2: ("train", "en-10k"), 3: ("train", "v1-1")}
 MOVE = re.compile(rf"(\w+) ({'|'.join(sorted(MOVES, key=len, reverse=True))}) to the (\w+)\.")

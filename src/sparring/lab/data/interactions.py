@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from .rating_formats import Ratings
-from .ratings import read_ratings
+from .ratings.formats import Ratings
+from .ratings.ratings import read_ratings
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from ...predict import predict
 from ...recipes.learned import learnable_bernoulli
 from ..data.cifar import cifar10
 from ..data.digits import digits
-from ..figures import Figure, bars, curves, reliability
 from ..models.vgg import VGG, VGG19
+from ..report.figures import Figure, bars, curves, reliability
 from ..task import Data, Method, Setting, Split, Task, Value
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ... import attacks
-from ...balls import Linf
+from ...balls.norms import Linf
 from ...ensembles import (
     ADP,
     DEG,
@@ -33,9 +33,9 @@ from ...metrics.robustness import robust_accuracy, sweep
 from ...players import PGD, FastGradient
 from ...recipes.ensembles import simultaneous
 from ..data.cifar import cifar10
-from ..figures import curves, heatmap
 from ..models.resnet import ResNet18
 from ..models.small_cnn import SmallCNN
+from ..report.figures import curves, heatmap
 from ..task import Data, Method, Setting, Split, Task, Trainable, Value
 
 

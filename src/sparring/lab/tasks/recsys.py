@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ...metrics.ranking import evaluate_ranking
 from ...nn import BernoulliDropout, ConcreteDropout, GaussianDropout
 from ..data.interactions import Judged, implicit_feedback, strong_split
-from ..data.ratings import named_ratings
-from ..figures import Figure, curves, histogram
+from ..data.ratings.ratings import named_ratings
 from ..models.recommenders import EASE, SLIM, WMF, Recommender
 from ..models.vae import CDAE, DAE, SIVAE, VAE, Annealing, Rows
 from ..models.vae.masks import Learned
+from ..report.figures import Figure, curves, histogram
 from ..task import Data, Method, Setting, Split, Task, Value
 
 

@@ -13,7 +13,7 @@ import sparring as sp
 
 from ...estimators import ARM, DisARM, Enumerate, Estimator, LeaveOneOut, Reinforce
 from ...nn import BernoulliDropout, ConcreteDropout
-from ..figures import Figure, bars, histogram
+from ..report.figures import Figure, bars, histogram
 from ..task import Data, Method, Setting, Split, Task, Trainable, Value
 
 ESTIMATORS: dict[str, Estimator] = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...estimators import ARM, DisARM, Estimator
-from ..figures import Figure, curves, heatmap
+from ..report.figures import Figure, curves, heatmap
 
 ESTIMATORS: dict[str, Estimator] = {"ARM": ARM(), "DisARM": DisARM()}
 

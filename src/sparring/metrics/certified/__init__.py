@@ -1,6 +1,6 @@
 """Certified margins by interval bounds and CROWN (Wu et al., section 4.4)."""
 
-from sparring.metrics.certified.certificate import Certificate, certified_radius, certify, output_bounds
-from sparring.metrics.certified.layers import UnsupportedOperation
+from .certificate import Certificate, certified_radius, certify, output_bounds
+from .layers import UnsupportedOperation
 
 __all__ = ["Certificate", "UnsupportedOperation", "certified_radius", "certify", "output_bounds"]

@@ -8,9 +8,9 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from sparring.metrics.certified.crown import Bounds, Method, Progress, capacity, lower_bounds, pieces, tighten
-from sparring.metrics.certified.region import Region
-from sparring.metrics.certified.trace import Graph, trace
+from .crown import Bounds, Method, Progress, capacity, lower_bounds, pieces, tighten
+from .region import Region
+from .trace import Graph, trace
 
 MEMORY = 2**28
 Model = nn.Module | Sequence[nn.Module]

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sparring.metrics.certified.ops import AFFINE, Relu, Source, Sum
-from sparring.metrics.certified.region import Region
-from sparring.metrics.certified.trace import Graph
+from .ops import AFFINE, Relu, Source, Sum
+from .region import Region
+from .trace import Graph
 
 Bounds = tuple[Tensor, Tensor]
 Method = Literal["crown", "crown-ibp", "ibp"]

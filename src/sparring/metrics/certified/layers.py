@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparring.metrics.certified.ops import AveragePool, ChannelAffine, Conv2d, Linear, Mean, Op, Relu, Reshape, Sum
+from .ops import AveragePool, ChannelAffine, Conv2d, Linear, Mean, Op, Relu, Reshape, Sum
 
 SUPPORTED = (
     "linear, 2-d convolution with zero padding, batch norm in evaluation mode, ReLU, average pooling, addition, "

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from sparring.metrics.certified.layers import SUPPORTED, UnsupportedOperation, function_op, module_op
-from sparring.metrics.certified.ops import ChannelAffine, Op, Reshape, Source, Sum, merge
+from .layers import SUPPORTED, UnsupportedOperation, function_op, module_op
+from .ops import ChannelAffine, Op, Reshape, Source, Sum, merge
 
 
 @dataclass(frozen=True)

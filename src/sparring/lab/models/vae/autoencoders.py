@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparring.metrics.ranking import CSR
-
+from ....metrics.ranking import CSR
 from .batch import Rows
 from .elbo import gaussian_kl, multinomial_log_likelihood, standard_log_density
 from .iaf import IAF

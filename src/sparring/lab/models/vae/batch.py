@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparring.metrics.ranking import CSR
+from ....metrics.ranking import CSR
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ nothing. The layers keep the parameters, these functions apply them to the store
 import torch
 from torch import Tensor
 
-from sparring.nn.bernoulli_dropout import BernoulliDropout
-from sparring.nn.concrete_dropout import ConcreteDropout
-from sparring.nn.gaussian_dropout import GaussianDropout
+from ....nn.dropout.bernoulli import BernoulliDropout
+from ....nn.dropout.concrete import ConcreteDropout
+from ....nn.dropout.gaussian import GaussianDropout
 
 Learned = BernoulliDropout | ConcreteDropout | GaussianDropout
 

@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sparring.metrics.ranking import CSR
-from sparring.nn.bernoulli_dropout import BernoulliDropout
-
+from ....metrics.ranking import CSR
+from ....nn.dropout.bernoulli import BernoulliDropout
 from .batch import Rows
 from .elbo import multinomial_log_likelihood, standard_log_density
 from .masks import Learned, at, hard_multiplier, mean_multiplier, soft_multiplier

@@ -1,0 +1,58 @@
+"""What several commands do: work through jobs with progress on the screen, and the demonstration."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..compare import compare, jobs, read_run
+from ..errors import LabError
+from ..pool import Job, Orders, execute_all, finished
+from ..registry import task
+from ..runs.environment import command
+from ..task import Value
+from .show import JobBars, bars, comparison_table, console
+
+
+def do_jobs(
+    wanted: Sequence[Job], cores: int | None, checkpoint_every: float = 30.0, tensorboard: bool = False
+) -> dict[Job, LabError]:
+    """Do the jobs on the cores given, saying how far they are; returns the failures."""
+    screen = console()
+    before = sum(finished(job) for job in wanted)
+    if before:
+        screen.print(f"{before} of {len(wanted)} runs are there already")
+    todo = [job for job in wanted if not finished(job)]
+    if not todo:
+        return {}
+    with bars(screen, "") as progress:
+        shown = JobBars(progress, todo)
+        orders = Orders(command(), checkpoint_every, tensorboard)
+        return execute_all(todo, cores or usable_cores(), orders, shown.notice, shown.done)
+
+
+def usable_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Task, methods and changes of `sparring demo`: one comparison from each family, on embedded data.
+SEQUENCES = "plain,variational_dropout,fraternal_dropout,adversarial_dropout,vat,salt"
+DEMO: tuple[tuple[str, str, dict[str, Value]], ...] = (
+    ("sequential-digits", SEQUENCES, {"epochs": 30}),
+    ("sst", "plain,attention_noise,attention_at", {}),
+    ("digits-ensemble", "plain,lpd", {"epochs": 10, "width": 32, "attacked": 50, "swept": 50}),
+)
+
+
+def do_demo(out: Path, cores: int | None, seeds: Sequence[int]) -> dict[Job, LabError]:
+    """All comparisons of the demonstration in one pool, then their tables."""
+    screen, groups = console(), []
+    for name, methods, changes in DEMO:
+        entry = task(name)
+        groups.append((entry, jobs(entry, methods.split(","), seeds, "tiny", out, None, changes)))
+    failures = do_jobs([job for _, wanted in groups for job in wanted], cores)
+    for entry, wanted in groups:
+        runs = [read_run(job.path) for job in wanted if job not in failures]
+        if runs:
+            screen.print(comparison_table(compare(runs, entry.baseline, [method.name for method in entry.methods])))
+    return failures

@@ -1,0 +1,1 @@
+"""bAbI: reader and generator."""

@@ -1,0 +1,1 @@
+"""Ratings: readers of the published formats."""

@@ -1,0 +1,128 @@
+"""Parsers of the published rating formats, line by line into compact arrays."""
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from ..errors import DataError
+from ..streams import wrapper
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Who (`users`) gave which item (`items`) what (`values`), one entry a rating.
+
+    Ids are numbers as published. Where the publisher uses words, ids count from 0 and `names` holds the users' and the
+    items' words in that order.
+    """
+
+    users: np.ndarray
+    items: np.ndarray
+    values: np.ndarray
+    names: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+def format_of(name: str) -> str | None:
+    """The key of `FORMATS` that a file name falls under, folders and wrapper aside.
+
+    >>> format_of("ml-100k/u.data.xz"), format_of("README")
+    ('u.data', None)
+    """
+    bare = PurePosixPath(name).name.removesuffix(wrapper(name))
+    return next((key for key in FORMATS if any(fnmatch(bare, pattern) for pattern in key.split())), None)
+
+
+def table(lines: Iterable[str], name: str, separator: str, header: bool = False) -> Ratings:
+    """MovieLens: user, item, rating and more, one rating a line.
+
+    >>> table(["1::1193::5::978300760"], "ratings.dat", "::").items.tolist()
+    [1193]
+    """
+    users, items, values = array("q"), array("q"), array("d")
+    for number, line in enumerate(lines, 1):
+        if (header and number == 1) or not line.strip():
+            continue
+        fields = line.split(separator)
+        try:
+            user, item, value = int(fields[0]), int(fields[1]), float(fields[2])
+        except (ValueError, IndexError):
+            wanted = f"user{separator}item{separator}rating"
+            raise DataError(f"{line.strip()[:40]!r} is not {wanted!r}", name, number) from None
+        users.append(user)
+        items.append(item)
+        values.append(value)
+    return Ratings(np.array(users), np.array(items), np.array(values))
+
+
+def netflix(lines: Iterable[str], name: str) -> Ratings:
+    """Netflix Prize: a film's number and a colon, then customer, rating and date, one rating a line.
+
+    >>> netflix(["7:", "1488844,3,2005-09-06"], "mv_0000007.txt").items.tolist()
+    [7]
+    """
+    users, values = array("q"), array("d")
+    film: int | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            if film is None:
+                film = int(line.strip().removesuffix(":"))
+            elif line.strip():
+                fields = line.split(",")
+                users.append(int(fields[0]))
+                values.append(float(fields[1]))
+        except (ValueError, IndexError):
+            raise DataError(f"{line.strip()[:40]!r} is not 'customer,rating,date'", name, number) from None
+    return Ratings(np.array(users), np.full(len(users), film or 0), np.array(values))
+
+
+def triplets(lines: Iterable[str], name: str) -> Ratings:
+    """Million Song: user, song and play count, the first two as words.
+
+    >>> triplets(["b80344\\tSOAKIM\\t2"], "train_triplets.txt").names
+    (array(['b80344'], dtype='<U6'), array(['SOAKIM'], dtype='<U6'))
+    """
+    users, songs, counts = array("q"), array("q"), array("d")
+    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for number, line in enumerate(lines, 1):
+        fields = line.rstrip("\n").split("\t")
+        if len(fields) != 3 or not fields[2].isdecimal():
+            raise DataError(f"{line.strip()[:40]!r} is not user TAB song TAB count", name, number)
+        users.append(known[0].setdefault(fields[0], len(known[0])))
+        songs.append(known[1].setdefault(fields[1], len(known[1])))
+        counts.append(int(fields[2]))
+    return Ratings(np.array(users), np.array(songs), np.array(counts), (np.array([*known[0]]), np.array([*known[1]])))
+
+
+def adjacency(lines: Iterable[str], name: str) -> Ratings:
+    """Lists of likes: a user, then the items. They carry no value: every pair is a positive (inf).
+
+    >>> adjacency(["3 10 20"], "train.txt").users.tolist()
+    [3, 3]
+    """
+    users, items = array("q"), array("q")
+    for number, line in enumerate(lines, 1):
+        try:
+            user, *liked = map(int, line.split()) if line.strip() else (0,)
+        except ValueError:
+            raise DataError(f"{line.strip()[:40]!r} is not a user and its items", name, number) from None
+        users.extend([user] * len(liked))
+        items.extend(liked)
+    return Ratings(np.array(users), np.array(items), np.full(len(users), np.inf))
+
+
+# File names -> parser, the most telling name first.
+FORMATS: dict[str, Callable[[Iterable[str], str], Ratings]] = {
+    "u.data": lambda lines, name: table(lines, name, "\t"),
+    "ratings.dat": lambda lines, name: table(lines, name, "::"),
+    "ratings.csv": lambda lines, name: table(lines, name, ",", header=True),
+    "train_triplets.txt": triplets,
+    "mv_*.txt": netflix,
+    "train.txt valid.txt test.txt": adjacency,
+}

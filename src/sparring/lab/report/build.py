@@ -1,0 +1,162 @@
+"""One HTML file about every finished run in a folder: no network, light and dark, phone and paper."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from ..compare import Comparison, Row, comparisons, read_runs
+from ..errors import LabError
+from ..registry import tasks
+from ..runs.checkpoint import read_json, read_record, write_atomic
+from . import plots, svg
+from .panels import diagnostics, grouped_figures, learning_curves
+
+PALETTE = 8  # colours after the baseline's grey; more methods repeat them
+
+
+def colours_of(comparison: Comparison) -> dict[str, int]:
+    """A colour number for every row: the baseline is 0, grey."""
+    others = [row.label for row in comparison.rows if row.variant != comparison.baseline]
+    base = [row.label for row in comparison.rows if row.variant == comparison.baseline]
+    return {**dict.fromkeys(base, 0), **{name: 1 + place % PALETTE for place, name in enumerate(others)}}
+
+
+def verdict(row: Row, better: str) -> str:
+    """In words: what the interval of the difference says."""
+    if row.difference is None:
+        return "baseline"
+    if row.difference.interval is None:
+        return "one seed: no interval"
+    if not row.difference.clear:
+        return "no clear difference"
+    return "better" if (row.difference.mean > 0) == (better == "higher") else "worse"
+
+
+def headline(comparison: Comparison) -> str:
+    """The comparison in one or two sentences."""
+    best = comparison.best
+    spread = f" ± {best.spread:.2g}" if best.spread is not None else ""
+    text = f"Best mean: {best.label}, {comparison.score} {best.mean:.4g}{spread}"
+    if best.difference is None:
+        return text + ", the baseline itself."
+    if best.difference.interval is None:
+        return text + ". One seed says nothing about chance: add seeds."
+    low, high = best.difference.interval
+    against = f"{best.difference.mean:+.3g} [{low:+.3g}, {high:+.3g}]"
+    word = verdict(best, comparison.better)
+    clear = f"clearly {word} than" if best.difference.clear else "not clearly different from"
+    return f"{text}; {clear} the baseline ({against}, 95 % interval over {len(best.values)} paired seeds)."
+
+
+def section(comparison: Comparison) -> dict[str, Any]:
+    """Everything the page shows about one task at one scale."""
+    colours = colours_of(comparison)
+    entry = tasks().get(comparison.task)
+    rows = [
+        (row.label, row.difference.mean, row.difference.interval, colours[row.label], verdict(row, comparison.better))
+        for row in comparison.rows
+        if row.difference is not None and math.isfinite(row.difference.mean)
+    ]
+    gap = f"difference in {comparison.score} ({comparison.better} is better)"
+    others = sorted({name for row in comparison.rows for name in row.others})
+    commands = [
+        read_record(run.path / "environment.json", "command")["command"] for row in comparison.rows for run in row.runs
+    ]
+    return {
+        "comparison": comparison,
+        "title": entry.summary if entry else "",
+        "paper": entry.paper if entry else "",
+        "headline": headline(comparison),
+        "colours": colours,
+        "verdicts": {row.label: verdict(row, comparison.better) for row in comparison.rows},
+        "others": others,
+        "differences": Markup(plots.differences(rows, gap)) if rows else "",
+        "curves": learning_curves(comparison, colours),
+        "figures": grouped_figures(comparison, colours),
+        "diagnostics": diagnostics(comparison, colours),
+        "commands": list(dict.fromkeys(filter(None, commands))),
+        "settings": settings_of(comparison),
+        "anchor": f"{comparison.task}-{comparison.scale}",
+    }
+
+
+def settings_of(comparison: Comparison) -> list[tuple[str, dict[str, Any]]]:
+    """The settings all rows share, then what each has of its own."""
+    values = {row.label: dict(row.runs[0].config["values"]) for row in comparison.rows}
+    common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in found.items()} for found in values.values())))
+    own = [(label, {k: v for k, v in found.items() if k not in common}) for label, found in values.items()]
+    return [("all methods", {k: json.loads(v) for k, v in sorted(common.items())}), *[(a, b) for a, b in own if b]]
+
+
+def sweep_section(summary: Mapping[str, Any], baselines: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """The sensitivity of the score to every parameter of a sweep."""
+    charts = []
+    trials = summary["trials"]
+    for name in summary["log"]:
+        numeric = [t for t in trials if isinstance(t["settings"][name], (int, float))]
+        if not numeric:
+            continue
+        xs = [float(t["settings"][name]) for t in numeric for _ in t["validation"]]
+        ys = [float(value) for t in numeric for value in t["validation"]]
+        log = summary["log"][name] or (min(xs) > 0 and max(xs) / min(xs) >= 20)
+        reference = baselines.get((summary["task"], summary["scale"]))
+        charts.append((name, Markup(svg.scatter((xs, ys), name, f"validation {summary['score']}", log, reference))))
+    return {**summary, "charts": charts, "best": trials[:5], "parameters": list(summary["log"])}
+
+
+def environments(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The different environments among all runs, commands left out."""
+    seen: dict[str, dict[str, Any]] = {}
+    for comparison in found:
+        for row in comparison.rows:
+            for run in row.runs:
+                there = {k: v for k, v in read_json(run.path / "environment.json").items() if k != "command"}
+                seen.setdefault(json.dumps(there, sort_keys=True), there)
+    return list(seen.values())
+
+
+def build(out: Path, to: Path) -> Path:
+    """Write the report about every finished run under `out` to the file `to`; returns it.
+
+    Args:
+        out: a folder with runs.
+        to: the HTML file; it appears in one instant, over an older one if there is one.
+    """
+    found = comparisons(read_runs(out), tasks())
+    if not found:
+        raise LabError(f"no finished run under {out}; `sparring compare` or `sparring run` makes some")
+    sweeps = [read_json(path) for path in sorted((out / "sweep").glob("*.json"))]
+    swept = {(s["task"], s["scale"], s["method"]) for s in sweeps}
+    baselines = {}
+    for comparison in found:
+        base = next(row for row in comparison.rows if row.variant == comparison.baseline)
+        if (comparison.task, comparison.scale, base.runs[0].config["method"]) not in swept:
+            known = [run.result["validation"][comparison.score] for run in base.runs]
+            baselines[comparison.task, comparison.scale] = sum(known) / len(known)
+    template = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template.filters["number"] = number
+    page = template.from_string(files(__package__).joinpath("template.html").read_text()).render(
+        sections=[section(comparison) for comparison in found],
+        sweeps=[sweep_section(summary, baselines) for summary in sweeps],
+        environments=environments(found),
+        runs=sum(len(row.runs) for comparison in found for row in comparison.rows),
+        folder=out.name,
+    )
+    to.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(to, page.encode())
+    return to
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A figure for a table of the page."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"

@@ -1,0 +1,202 @@
+"""Do one run, or the rest of it: `execute`."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+
+from . import checkpoint
+from ..data import DataError
+from ..errors import Interrupted, LabError, first_line
+from ..registry import task as find_task
+from .folder import Folder, read_metrics
+from ..task import Data, Setting, Task
+from ..training.train import Session, keep_best, score, train, undisturbed
+
+Watch = Callable[[Session], None]
+
+
+def start_equal(task: Task, setting: Setting, data: Data) -> nn.Module:
+    """The method's model under the run's seed, with the baseline's initial values wherever name and shape agree."""
+    set_seed(setting.seed)
+    model = task.build(setting, data)
+    if setting.method == task.baseline:
+        return model
+    known = task.setting(task.baseline, setting.scale).values
+    changes = {name: value for name, value in setting.overrides.items() if name in known}
+    base = task.setting(task.baseline, setting.scale, setting.seed, setting.data, changes)
+    set_seed(setting.seed)
+    theirs, mine = task.build(base, data).state_dict(), model.state_dict()
+    common = {name for name in mine if name in theirs and theirs[name].shape == mine[name].shape}
+    model.load_state_dict({name: theirs[name] if name in common else mine[name] for name in mine})
+    return model
+
+
+def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session:
+    """Data, model, objective and optimiser of a run, before its first step."""
+    task = find_task(setting.task)
+    accelerator = accelerator or accelerate(setting)
+    set_seed(setting.seed)
+    data = task.load(setting)
+    model = start_equal(task, setting, data).to(accelerator.device)
+    method = task.method(setting.method)
+    set_seed(setting.seed, device_specific=True)
+    objective = method.objective(model, setting, data) if method.objective else None
+    return Session(task, setting, data, model, objective, accelerator)
+
+
+def accelerate(setting: Setting) -> Accelerator:
+    """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
+    return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+
+
+@contextmanager
+def blamed_on_changes(setting: Setting) -> Iterator[None]:
+    """A run that cannot be set up with what the user changed is the user's to put right."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        if not setting.overrides:
+            raise
+        changes = ", ".join(f"{name}={value}" for name, value in setting.overrides.items())
+        raise LabError(f"{setting.task} cannot be set up with {changes}: {first_line(error)}") from error
+
+
+def finish(session: Session, folder: Folder) -> dict[str, Any]:
+    """Score the best epoch's weights on the test split and write result.json: the run is done."""
+    if not session.best_weights:
+        keep_best(session, score(session, "validation"))
+    session.model.load_state_dict(session.best_weights)
+    task, epochs = session.task, read_metrics(folder.path)
+    result = {
+        "task": task.name,
+        "score": task.score,
+        "better": task.better,
+        "epochs": session.progress.epoch,
+        "best_epoch": session.progress.best_epoch,
+        "test": score(session, "test"),
+        "validation": score(session, "validation"),
+        "seconds_per_step": median(line["seconds_per_step"] for line in epochs) if epochs else 0.0,
+        "passes_per_step": median(line["passes_per_step"] for line in epochs) if epochs else 0.0,
+        "parameters": sum(p.numel() for p in session.model.parameters()),
+    }
+    if folder.main:
+        with undisturbed(session.model):
+            figures = task.figures(session.model, session.data, session.setting)
+        checkpoint.write_json(folder.path / "figures.json", figures)
+        checkpoint.write_json(folder.path / "result.json", result)
+        checkpoint.save(folder.path, {"best": session.best_weights})  # a finished run needs no optimiser state
+    return result
+
+
+def execute(
+    setting: Setting,
+    path: Path,
+    command: str = "",
+    checkpoint_every: float = 30.0,
+    watch: Watch = lambda session: None,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """Do a run, or the rest of it; returns its result. A finished run is read, not repeated.
+
+    Args:
+        setting: what to run.
+        path: the run's folder.
+        command: what was typed, for the record.
+        checkpoint_every: seconds between checkpoints; 0 takes one after every update.
+        watch: called after every batch.
+        tensorboard: also write TensorBoard event files into the folder.
+    """
+    accelerator = accelerate(setting)
+    main = accelerator.is_main_process
+    with checkpoint.locked(path) if main else nullcontext(), stop_signals() as stop:
+        folder = Folder(path, setting, main)
+        folder.open(command)
+        accelerator.wait_for_everyone()
+        if (path / "result.json").exists():
+            return checkpoint.read_json(path / "result.json")
+        with blamed_on_changes(setting):
+            session = prepare(setting, accelerator)
+        folder.restore(session)
+        write_events = events(path) if tensorboard and main else lambda record: None
+
+        def after_batch() -> None:
+            watch(session)
+            if not session.settled:
+                return
+            asked, due = agreed(accelerator, stop.is_set(), time.monotonic() - folder.saved >= checkpoint_every)
+            if asked or due:
+                folder.save(session)
+            if asked:
+                p = session.progress
+                raise Interrupted(
+                    f"stopped at epoch {p.epoch + 1}, batch {p.batch}; the same command goes on from there"
+                )
+
+        def after_epoch(record: dict[str, Any]) -> None:
+            with undisturbed(session.model):
+                record["probe"] = session.task.probe(session.model, session.data, setting)
+            if main:
+                folder.append(record)
+            write_events(record)
+
+        train(session, after_batch, after_epoch)
+        return finish(session, folder)
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM sets the event (the loop then saves and leaves); a second Ctrl-C cuts in at once."""
+    stop = threading.Event()
+    before: dict[int, Any] = {}
+
+    def ask(number: int, frame: Any) -> None:
+        stop.set()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        elif callable(before[number]):
+            before[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, ask) for number in heard}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def agreed(accelerator: Accelerator, *wishes: bool) -> list[bool]:
+    """Each wish if any process has it, so that all of them act on the same batch."""
+    if accelerator.num_processes == 1:
+        return list(wishes)
+    asked = accelerator.reduce(torch.tensor([float(wish) for wish in wishes], device=accelerator.device), "sum")
+    return [bool(value) for value in asked]
+
+
+def events(path: Path) -> Callable[[dict[str, Any]], None]:
+    """Writes an epoch's record as TensorBoard events into the run folder."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(path / "tensorboard"))
+
+    def write(record: dict[str, Any]) -> None:
+        for group in ("validation", "diagnostics"):
+            for name, value in record[group].items():
+                writer.add_scalar(f"{group}/{name}", value, record["step"])
+        writer.add_scalar("loss", record["loss"], record["step"])
+        writer.flush()
+
+    return write

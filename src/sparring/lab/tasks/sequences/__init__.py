@@ -1,0 +1,5 @@
+"""Images read as sequences."""
+
+from .task import TASKS
+
+__all__ = ["TASKS"]

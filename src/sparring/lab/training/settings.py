@@ -1,0 +1,56 @@
+"""The settings the training loop itself reads: their defaults, and what they may be.
+
+>>> check({**DEFAULTS, "batch": 0})
+Traceback (most recent call last):
+...
+sparring.lab.errors.LabError: batch=0 does not fit; it must be at least 1
+"""
+
+import math
+from collections.abc import Mapping
+
+from ..errors import LabError, unknown
+
+Value = bool | int | float | str | None
+
+# What the training loop reads when a task does not say otherwise.
+DEFAULTS: dict[str, Value] = {
+    "epochs": 10,  # 0: nothing to train (closed-form baselines fit themselves in `build`)
+    "batch": 32,  # examples of one update and process; a last incomplete batch is left out
+    "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
+    "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
+    "lr": 1e-3,
+    "momentum": 0.9,  # sgd only
+    "smoothing": 0.99,  # rmsprop's alpha
+    "weight_decay": 0.0,
+    "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
+    "schedule": "constant",  # constant, cosine, linear (down to lr_end), exponential (times lr_decay per update)
+    "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
+    "lr_end": 0.0,
+    "lr_decay": 1.0,
+    "warmup": 0.0,  # share of all updates in which the rate grows from 0
+    "clip": 0.0,  # largest norm of the whole gradient; 0: none
+    "patience": 0,  # epochs without a better validation score before stopping; 0: never
+    "precision": "no",  # no, bf16
+}
+WORDS = {
+    "optimiser": ("adam", "amsgrad", "adamw", "sgd", "rmsprop"),
+    "schedule": ("constant", "cosine", "linear", "exponential"),
+    "precision": ("no", "bf16"),
+}
+LOWEST = {"batch": 1, "accumulate": 1}  # 0 for every other number
+SHARES = ("momentum", "smoothing", "decay_from", "warmup")  # at most 1
+
+
+def check(values: Mapping[str, Value]) -> None:
+    """Refuse a setting of the loop that cannot be meant, before anything is trained with it."""
+    for name in DEFAULTS.keys() & values.keys():
+        value = values[name]
+        if name in WORDS:
+            if value not in WORDS[name]:
+                raise unknown(name, str(value), WORDS[name])
+            continue
+        low, high = LOWEST.get(name, 0), 1 if name in SHARES else math.inf
+        if not isinstance(value, (int, float)) or not low <= value <= high or math.isinf(value):
+            wanted = f"lie between {low} and {high}" if name in SHARES else f"be at least {low}"
+            raise LabError(f"{name}={value} does not fit; it must {wanted}")

@@ -1,0 +1,204 @@
+"""The training loop: the same code on one core, under `torchrun` and under `accelerate launch`.
+
+The part to read is `train`; `Session` holds what it moves and turns it into a checkpoint and back.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+
+from ..errors import Diverged
+from ..task import Data, Setting, Task, Trainable
+from .randomness import random_state, restore_random_state
+from .settings import check
+from .updates import Update, finite
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it is in the checkpoint."""
+
+    epoch: int = 0  # epochs completed
+    batch: int = 0  # batches of the present epoch completed
+    step: int = 0  # batches completed in all
+    losses: list[float] = field(default_factory=list)  # of the present epoch, one per batch
+    notes: dict[str, list[float]] = field(default_factory=dict)  # diagnostics of the present epoch: [sum, count]
+    seconds: float = 0.0  # CPU time of the present epoch's batches
+    passes: float = 0  # forward and backward passes through the model in the present epoch
+    best: float | None = None
+    best_epoch: int = 0
+
+    def add(self, losses: list[float], notes: dict[str, float]) -> None:
+        """Count one batch."""
+        self.batch, self.step = self.batch + 1, self.step + 1
+        self.losses.append(sum(losses) / len(losses))
+        self.passes += max(notes.get("backward_passes", 0), len(losses))
+        for name, value in notes.items():
+            if value == value:
+                total = self.notes.setdefault(name, [0.0, 0])
+                total[0], total[1] = total[0] + value, total[1] + 1
+
+    def close_epoch(self) -> dict[str, Any]:
+        """Finish the epoch; returns what happened in it."""
+        count = max(len(self.losses), 1)
+        record = {
+            "epoch": self.epoch + 1,
+            "step": self.step,
+            "loss": sum(self.losses) / count,
+            "losses": self.losses,
+            "diagnostics": {name: total / n for name, (total, n) in self.notes.items()},
+            "seconds_per_step": self.seconds / count,
+            "passes_per_step": self.passes / count,
+        }
+        self.epoch, self.batch, self.losses, self.notes, self.seconds, self.passes = self.epoch + 1, 0, [], {}, 0.0, 0
+        return record
+
+
+@dataclass
+class Session:
+    """Everything one run moves: weights, optimiser, random states, position."""
+
+    task: Task
+    setting: Setting
+    data: Data
+    model: nn.Module
+    objective: Trainable | None
+    accelerator: Accelerator
+    progress: Progress = field(default_factory=Progress)
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    settled: bool = True  # no gradients are waiting for an update: a checkpoint can be taken
+
+    def __post_init__(self) -> None:
+        check(self.setting.values)
+        self.batch_size = self.setting["batch"] * self.accelerator.num_processes
+        self.per_epoch = max(1, len(self.data.train) // self.batch_size)
+        self.total = self.per_epoch * self.setting["epochs"]
+        self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
+        self.model.register_forward_pre_hook(self.count_pass)
+
+    def count_pass(self, module: nn.Module, arguments: Any) -> None:
+        self.progress.passes += module.training
+
+    def batches(self) -> Iterator[Tensor]:
+        """The index of each batch of this epoch that is still to come: this process's share of it.
+
+        The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
+        the same examples together.
+        """
+        count, p = len(self.data.train), self.progress
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
+        size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
+        for start in range(p.batch * size, self.per_epoch * size, size):
+            yield order[start : start + size][rank * share : (rank + 1) * share]
+
+    def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
+        """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
+        assert self.objective is not None
+        low = self.setting["precision"] == "bf16" or self.accelerator.mixed_precision == "bf16"
+        steps = self.objective.steps(inputs, targets)
+        while True:
+            with torch.autocast(self.accelerator.device.type, torch.bfloat16) if low else nullcontext():
+                loss = next(steps, None)
+            if loss is None:
+                return
+            if not finite(loss):
+                p = self.progress
+                raise Diverged(
+                    f"the loss is {float(loss.detach())} at epoch {p.epoch + 1}, batch {p.batch + 1}; "
+                    "a smaller --set lr=... or radius, or --set clip=1, may help"
+                )
+            yield loss
+
+    def state(self) -> dict[str, Any]:
+        """Two trees for `checkpoint.save`. Every process must call it, the main one writes."""
+        for term in getattr(self.objective, "stateful", ()):
+            if hasattr(term, "follow"):
+                term.follow()  # SMART's average would take in the last update at the next step: it must be in the file
+        owner = self.objective if isinstance(self.objective, nn.Module) else self.model
+        state = {
+            "model": dict(owner.state_dict()),
+            "update": self.update.state_dict(),
+            "random": random_state(self.accelerator),
+            "progress": asdict(self.progress),
+        }
+        return {"state": state, "best": dict(self.best_weights)}
+
+    def restore(self, parts: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        state = parts["state"]
+        owner = self.objective if isinstance(self.objective, nn.Module) else self.model
+        owner.load_state_dict(state["model"])
+        self.update.load_state_dict(state["update"])
+        self.progress, self.best_weights = Progress(**state["progress"]), parts["best"]
+        restore_random_state(state["random"], self.accelerator)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; mode and random state as they were afterwards."""
+    training, random = model.training, torch.get_rng_state()
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+        torch.set_rng_state(random)
+
+
+def score(session: Session, split: str) -> dict[str, float]:
+    """The task's figures on a split."""
+    chosen = getattr(session.data, split) or session.data.validation
+    with undisturbed(session.model), torch.no_grad():
+        torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
+        return session.task.evaluate(session.model, chosen, session.setting)
+
+
+def keep_best(session: Session, scores: dict[str, float]) -> None:
+    """Remember the weights of the best epoch so far."""
+    p, value = session.progress, scores[session.task.score]
+    sign = 1 if session.task.better == "higher" else -1
+    if p.best is None or math.isnan(p.best) or sign * value > sign * p.best:  # anything is better than undefined
+        p.best, p.best_epoch = value, p.epoch
+        session.best_weights = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
+
+
+def train(
+    session: Session,
+    after_batch: Callable[[], None] = lambda: None,
+    after_epoch: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> None:
+    """Train to the last epoch, or until `patience` epochs brought nothing better."""
+    setting, p, accelerator, objective = session.setting, session.progress, session.accelerator, session.objective
+    session.model.train()
+    if isinstance(objective, nn.Module):
+        objective.train()
+    while objective and p.epoch < setting["epochs"] and not 0 < setting["patience"] <= p.epoch - p.best_epoch:
+        for index in session.batches():
+            started = time.process_time()
+            inputs, targets = send_to_device(session.data.train.batch(index), accelerator.device)
+            losses = []
+            for loss in session.losses(inputs, targets):
+                accelerator.backward(loss)
+                losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
+                if objective.update_each_loss:
+                    session.update()
+            session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
+            if session.settled and not objective.update_each_loss:
+                session.update()
+            if session.settled:
+                session.update.schedule.step()
+            p.seconds += time.process_time() - started
+            p.add(losses, dict(objective.diagnostics))
+            after_batch()
+        record = p.close_epoch()
+        record["validation"] = score(session, "validation")
+        keep_best(session, record["validation"])
+        after_epoch(record)

@@ -1,0 +1,114 @@
+"""Optimisers, schedules and the one update they make together.
+
+>>> from torch import nn
+>>> from sparring.lab.task import DEFAULTS, Setting
+>>> setting = Setting("t", "m", "tiny", 0, None, {**DEFAULTS, "schedule": "linear", "warmup": 0.5, "lr": 1.0})
+>>> update = Update(nn.Linear(2, 1), setting, total=4, accelerator=Accelerator(cpu=True))
+>>> rates = []
+>>> for _ in range(4):
+...     rates.append(update.optimiser.param_groups[0]["lr"])
+...     update(); update.schedule.step()
+>>> [round(rate, 3) for rate in rates]
+[0.5, 1.0, 1.0, 0.5]
+"""
+
+import math
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ...nn.dropout.rates import clamp_after_step, parameter_groups
+from ..task import Setting
+
+
+def make_optimiser(model: nn.Module, setting: Setting) -> Optimizer:
+    """The optimiser the setting names, with a group of its own for learned dropout rates."""
+    groups = parameter_groups(model, setting["lr"], setting["rates_lr"], setting["weight_decay"])
+    lr = setting["lr"]
+    makers: dict[str, Any] = {
+        "adam": lambda: torch.optim.Adam(groups, lr=lr),
+        "amsgrad": lambda: torch.optim.Adam(groups, lr=lr, amsgrad=True),
+        "adamw": lambda: torch.optim.AdamW(groups, lr=lr),
+        "sgd": lambda: torch.optim.SGD(groups, lr=lr, momentum=setting["momentum"]),
+        "rmsprop": lambda: torch.optim.RMSprop(groups, lr=lr, alpha=setting["smoothing"]),
+    }
+    optimiser: Optimizer = makers[setting["optimiser"]]()
+    if len(groups) > 1:
+        clamp_after_step(optimiser, model)
+    return optimiser
+
+
+def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaLR:
+    """Warm-up, then the decay the setting names, over `total` updates."""
+    warmup, start = setting["warmup"] * total, setting["decay_from"] * total
+    start = max(start, warmup)
+    floor = setting["lr_end"] / setting["lr"] if setting["lr"] else 0.0
+    shapes = {
+        "constant": lambda share, step: 1.0,
+        "linear": lambda share, step: 1 - (1 - floor) * share,
+        "cosine": lambda share, step: floor + (1 - floor) * (1 + math.cos(math.pi * share)) / 2,
+        "exponential": lambda share, step: setting["lr_decay"] ** step,
+    }
+    shape = shapes[setting["schedule"]]
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return min(1.0, (step + 1) / warmup)
+        return shape(min(1.0, max(0.0, step - start) / max(1.0, total - start)), step)
+
+    return LambdaLR(optimiser, factor)
+
+
+class Update:
+    """Average the gradients over the processes, clip, step, clear: everything between two backward passes.
+
+    `schedule` counts batches (accumulated ones as one), however many updates a method makes on each.
+    """
+
+    def __init__(self, model: nn.Module, setting: Setting, total: int, accelerator: Accelerator) -> None:
+        self.model, self.clip, self.accelerator = model, setting["clip"], accelerator
+        self.optimiser = make_optimiser(model, setting)
+        self.schedule = make_schedule(self.optimiser, setting, total)
+
+    def __call__(self) -> None:
+        if self.accelerator.num_processes > 1:
+            self.agree()
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def agree(self) -> None:
+        """One mean over all gradients, and the main process's buffers (batch-norm statistics) for everybody.
+
+        Done here and not by `DistributedDataParallel` so that every method works, those with several losses, inner
+        gradients or double backward included.
+        """
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        mean = self.accelerator.reduce(torch.cat([g.flatten() for g in gradients]), reduction="mean")
+        place = 0
+        for gradient in gradients:
+            gradient.copy_(mean[place : place + gradient.numel()].view_as(gradient))
+            place += gradient.numel()
+        if self.accelerator.num_processes > 1:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What exact resumption needs."""
+        schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
+        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.schedule.load_state_dict({**state["schedule"], "lr_lambdas": self.schedule.state_dict()["lr_lambdas"]})
+
+
+def finite(loss: Tensor) -> bool:
+    """Whether a loss is still a number."""
+    return bool(torch.isfinite(loss.detach()).all())

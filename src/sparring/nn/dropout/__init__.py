@@ -1,0 +1,1 @@
+"""Dropout layers: learned, concrete, Gaussian, locked, of embeddings and of recurrent weights."""

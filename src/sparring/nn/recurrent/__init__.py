@@ -1,0 +1,1 @@
+"""Masked recurrent layers: the kernels, and the readable oracle beside them."""

@@ -1,0 +1,1 @@
+"""Running a model: one pass, one step, replay, randomness."""

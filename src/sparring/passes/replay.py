@@ -1,0 +1,164 @@
+"""Prefix replay: what ran before a site need not run again.
+
+A perturbation cannot change what came before its site. While the clean pass runs, a `Tape` notes the outermost modules that
+finished before the first of its sites fired, with the random state each left behind. `replaying` puts those outputs in
+place of the modules' work in later passes of the same step. Exact by construction:
+
+- a module that is used again after the site runs for real (its recorded calls are counted and used up),
+- an output that was changed in place since it was recorded is not used: that module runs again,
+- an output that holds anything but tensors and plain values is not recorded,
+- the random state after a replayed module is the one it left in the clean pass, so later noise is the same.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..sites.site import patch_forward
+from .randomness import RandomState, current
+
+_PLAIN = (Tensor, int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device)
+
+
+@dataclass
+class Entry:
+    """One finished call: the module, what it returned, the tensors' versions then, and the random state after it."""
+
+    module: nn.Module
+    output: Any
+    versions: tuple[int, ...]
+    noise: RandomState
+
+    def intact(self) -> bool:
+        return self.versions == _versions(self.output)
+
+    def result(self, attached: bool, noise: bool) -> Any:
+        if noise:
+            self.noise.restore()
+        if attached:
+            return self.output
+        if isinstance(self.output, Tensor):
+            return self.output.detach()
+        return tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self.output)
+
+
+@dataclass
+class Tape:
+    """Calls that finished before any of `sites` fired, outermost modules only, in order."""
+
+    sites: frozenset[Any]
+    entries: list[Entry] = field(default_factory=list)
+    open: bool = True
+    began: RandomState | None = None
+    noise_free: bool = False
+
+    def close(self) -> None:
+        """Stop at the first site; note whether anything random happened before it."""
+        if self.open and self.began is not None:
+            now = current(tuple(self.began.states))
+            self.noise_free = all(torch.equal(now.states[d], state) for d, state in self.began.states.items())
+        self.open = False
+
+
+def _leaves(output: Any) -> Sequence[Any]:
+    return (output,) if isinstance(output, Tensor) else tree_leaves(output)  # most modules return one tensor
+
+
+def _versions(output: Any) -> tuple[int, ...]:
+    return tuple(x._version for x in _leaves(output) if isinstance(x, Tensor))
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` owns this module's calls."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def eager_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Every module below `model` that runs as plain Python; compiled ones, with all they contain, are left out."""
+    seen: set[nn.Module] = set()
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen and not is_compiled(module) and not isinstance(module, torch.jit.ScriptModule):
+            seen.add(module)
+            waiting.extend(child for child in module._modules.values() if child is not None)
+            yield module
+
+
+def inside_checkpoint() -> bool:
+    """Whether saved-tensor hooks are active, as they are inside a gradient-checkpointed region."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+@contextmanager
+def recording(model: nn.Module, tapes: Sequence[Tape], devices: tuple[torch.device, ...]) -> Iterator[None]:
+    """Let the tapes note the calls of every module below `model` while the block runs."""
+    if not tapes or torch.is_inference_mode_enabled():
+        yield
+        return
+
+    def recorder(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if inside_checkpoint():
+                return forward(*args, **kwargs)
+            marks = [(tape, len(tape.entries)) for tape in tapes if tape.open]
+            output = forward(*args, **kwargs)
+            entry = None
+            for tape, mark in marks:
+                if tape.open:
+                    if entry is None:
+                        if not all(isinstance(x, _PLAIN) for x in _leaves(output)):
+                            break
+                        entry = Entry(module, output, _versions(output), current(devices))
+                    tape.entries[mark:] = [entry]  # its inner modules finished with it
+            return output
+
+        return run
+
+    began = current(devices)
+    for tape in tapes:
+        tape.began = began
+    with ExitStack() as stack:
+        for module in eager_modules(model):
+            if module is not model:
+                stack.callback(patch_forward(module, recorder(module, module.forward)))
+        yield
+
+
+@contextmanager
+def replaying(tape: Tape | None, attached: bool, noise: bool = True) -> Iterator[None]:
+    """Return recorded outputs, in order, instead of running the modules on the tape; afterwards they run as usual.
+
+    Args:
+        tape: what was recorded; None replays nothing.
+        attached: hand out the outputs with their graph.
+        noise: go on with the random state that each module left in the clean pass; False for a pass with noise of its own,
+            which may only replay a prefix that drew nothing.
+    """
+    if tape is None or not tape.entries:
+        yield
+        return
+    queues: dict[nn.Module, deque[Entry]] = defaultdict(deque)
+    for entry in tape.entries:
+        queues[entry.module].append(entry)
+
+    def replayer(queue: deque[Entry], forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if queue:
+                entry = queue.popleft()
+                if entry.intact():
+                    return entry.result(attached, noise)
+            return forward(*args, **kwargs)
+
+        return run
+
+    with ExitStack() as stack:
+        for module, queue in queues.items():
+            stack.callback(patch_forward(module, replayer(queue, module.forward)))
+        yield

@@ -1,0 +1,1 @@
+"""Attention scores: one adapter a family of layers."""

@@ -1,0 +1,1 @@
+"""What an objective adds up: one file a kind of term."""
