@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import Interrupted, LabError, RunError, first_line
+from .runs import folder
 from .task import Setting
 
 
@@ -38,6 +39,7 @@ class Orders:
     command: str = ""
     checkpoint_every: float = 30.0
     tensorboard: bool = False
+    patience: float = 30.0  # seconds for the workers of a killed parent to save and leave
 
 
 Notice = tuple[Path, int, int]  # run folder, batches done, batches in all
@@ -104,7 +106,9 @@ def work(job: Job, orders: Orders) -> Failure | None:
     if Worker.stopping:
         return Failure("stopped", Interrupted.exit_code)
     try:
-        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard)
+        execute(
+            job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard, orders.patience
+        )
     except LabError as error:
         return Failure(str(error), error.exit_code)
     except DataError as error:
@@ -115,8 +119,11 @@ def work(job: Job, orders: Orders) -> Failure | None:
 
 
 def finished(job: Job) -> bool:
-    """Whether a run has nothing left to do."""
-    return (job.path / "result.json").exists()
+    """Whether a run has nothing left to do; one that was trained on other data than the job's is refused."""
+    if folder.finished(job.path) is None:
+        return False
+    folder.check_finished_data(job.path, job.setting)
+    return True
 
 
 def execute_all(
