@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Value] = {
     "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
     "lr": 1e-3,
     "momentum": 0.9,  # sgd only
+    "beta2": 0.999,  # adam, amsgrad, adamw: decay of the squared gradients
     "smoothing": 0.99,  # rmsprop's alpha
     "weight_decay": 0.0,
     "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
@@ -40,7 +41,7 @@ WORDS = {
     "precision": ("no", "bf16"),
 }
 LOWEST = {"batch": 1, "accumulate": 1}  # 0 for every other number
-SHARES = ("momentum", "smoothing", "decay_from", "warmup")  # at most 1
+SHARES = ("momentum", "beta2", "smoothing", "decay_from", "warmup")  # at most 1
 
 
 def check(values: Mapping[str, Value]) -> None:
