@@ -19,6 +19,7 @@ from ..errors import Diverged
 from ..task import Data, Setting, Task, Trainable
 from .randomness import random_state, restore_random_state
 from .settings import check
+from .stream import Stream
 from .updates import Update, finite
 
 
@@ -79,9 +80,11 @@ class Session:
     def __post_init__(self) -> None:
         check(self.setting.values)
         self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.per_epoch = max(1, len(self.data.train) // self.batch_size)
+        self.per_epoch = self.setting["epoch_batches"] or max(1, len(self.data.train) // self.batch_size)
         self.total = self.per_epoch * self.setting["epochs"]
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
+        self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
+        self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
         self.model.register_forward_pre_hook(self.count_pass)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
@@ -93,17 +96,30 @@ class Session:
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
-        count, p = len(self.data.train), self.progress
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
+        count, p, seed = len(self.data.train), self.progress, self.setting.seed * 100_003
         size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
+        if self.setting["epoch_batches"]:
+            for _ in range(p.batch, self.per_epoch):
+                yield self.labelled.draw(p.step * size, size)[rank * share : (rank + 1) * share]
+            return
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + p.epoch))
         for start in range(p.batch * size, self.per_epoch * size, size):
             yield order[start : start + size][rank * share : (rank + 1) * share]
+
+    def more(self) -> dict[str, Any]:
+        """The unlabelled inputs of the step to come, as the objective takes them; nothing where there are none."""
+        share, split = self.setting["unlabelled_batch"], self.data.unlabelled
+        if split is None or not share:
+            return {}
+        size, rank = share * self.accelerator.num_processes, self.accelerator.process_index
+        index = self.unlabelled.draw(self.progress.step * size, size)[rank * share : (rank + 1) * share]
+        return {"unlabelled": send_to_device(split.batch(index)[0], self.accelerator.device)}
 
     def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
         assert self.objective is not None
         low = self.setting["precision"] == "bf16" or self.accelerator.mixed_precision == "bf16"
-        steps = self.objective.steps(inputs, targets)
+        steps = self.objective.steps(inputs, targets, **self.more())
         while True:
             with torch.autocast(self.accelerator.device.type, torch.bfloat16) if low else nullcontext():
                 loss = next(steps, None)
