@@ -19,6 +19,7 @@ DEFAULTS: dict[str, Value] = {
     "batch": 32,  # examples of one update and process; a last incomplete batch is left out
     "unlabelled_batch": 0,  # unlabelled examples beside each batch; 0: none
     "epoch_batches": 0,  # batches of an epoch, drawn from pass after pass over the data; 0: one pass
+    "tokens": 0,  # above 0: positions of one update and process, padding counted, instead of `batch` examples
     "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
     "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
     "lr": 1e-3,

@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from ..errors import Diverged
+from ..data.batches import epoch
+from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
 from .randomness import random_state, restore_random_state
 from .settings import check
@@ -79,16 +80,26 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
-        self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.per_epoch = self.setting["epoch_batches"] or max(1, len(self.data.train) // self.batch_size)
-        self.total = self.per_epoch * self.setting["epochs"]
-        self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
         self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
+        self.per_epoch = len(self.plan(0))
+        self.total = self.per_epoch * self.setting["epochs"]
+        self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
+
+    def plan(self, number: int) -> list[Tensor]:
+        """The examples of every batch of an epoch, those of all processes together."""
+        train, processes = self.data.train, self.accelerator.num_processes
+        size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
+        if count := self.setting["epoch_batches"]:
+            return [self.labelled.draw((number * count + k) * size, size) for k in range(count)]
+        try:
+            return epoch(len(train), size, self.setting.seed * 100_003 + number, train.lengths, tokens, processes)
+        except ValueError as error:
+            raise LabError(str(error)) from error
 
     def batches(self) -> Iterator[Tensor]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
@@ -96,15 +107,10 @@ class Session:
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
-        count, p, seed = len(self.data.train), self.progress, self.setting.seed * 100_003
-        size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
-        if self.setting["epoch_batches"]:
-            for _ in range(p.batch, self.per_epoch):
-                yield self.labelled.draw(p.step * size, size)[rank * share : (rank + 1) * share]
-            return
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + p.epoch))
-        for start in range(p.batch * size, self.per_epoch * size, size):
-            yield order[start : start + size][rank * share : (rank + 1) * share]
+        p, rank = self.progress, self.accelerator.process_index
+        for index in self.plan(p.epoch)[p.batch :]:
+            share = -(-len(index) // self.accelerator.num_processes)
+            yield index[rank * share : (rank + 1) * share]
 
     def more(self) -> dict[str, Any]:
         """The unlabelled inputs of the step to come, as the objective takes them; nothing where there are none."""
