@@ -16,7 +16,7 @@ from sparring.lab.task import Split, like, rows, take
 # Still `tiny`, but one short epoch: what is tested is that everything fits together.
 SHORTER = {
     "epochs": 1, "attacked": 10, "swept": 10, "margin_steps": 3, "questions": 65, "examples": 96, "estimates": 3,
-    "samples": 2, "test_examples": 40,
+    "samples": 2, "test_examples": 40, "epoch_batches": 4,
 }  # fmt: skip
 PAIRS = [(entry.name, method.name) for entry in tasks().values() for method in entry.methods]
 
