@@ -113,14 +113,14 @@ def test_inference_in_the_published_files(tmp_path):
     many = [row, ("A man sleeps.", "He runs.", "contradiction")] * 5
     for split in ("train", "dev", "test"):
         write(f"snli_1.0/snli_1.0_{split}.jsonl", many)
-    data = loaded("snli", tmp_path, source="native")
+    data = loaded("snli-attention", tmp_path, source="native")
     assert words(data, "train", 1, 0) == ["a", "man", "sleeps", "."]
     assert words(data, "train", 1, 1) == ["he", "runs", "."]
     assert data.train.targets.tolist()[:2] == [0, 2]
     write("multinli_1.0/multinli_1.0_train.jsonl", many)
     write("multinli_1.0/multinli_1.0_dev_matched.jsonl", many[:3])
     write("multinli_1.0/multinli_1.0_dev_mismatched.jsonl", many[:4])
-    data = loaded("multinli", tmp_path)
+    data = loaded("multinli-attention", tmp_path)
     assert (len(data.train), len(data.validation), len(data.test)) == (8, 2, 7)
     assert data.test.parts == (("matched", slice(0, 3)), ("mismatched", slice(3, 7)))
 
@@ -143,7 +143,7 @@ def test_real_samples_have_the_published_sizes(data_folder):
     data = loaded("ag-news", data_folder, source="sample")
     assert len(data.test) == 3800
     assert len(data.train) + len(data.validation) > 4500
-    data = loaded("snli", data_folder, source="plain")
+    data = loaded("snli-attention", data_folder, source="plain")
     assert (len(data.train), len(data.validation), len(data.test)) == (20_000, 9842, 9824)
 
 

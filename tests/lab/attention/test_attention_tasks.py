@@ -45,7 +45,7 @@ def test_every_method_takes_a_step_and_the_task_is_measured_and_drawn(name, load
     found = chosen.evaluate(model.eval(), few, setting)
     correlations = {f"{kind}{how}" for kind in ("pearson", "kendall") for how in ("", "_loss", "_removed")}
     binary = {"f1"} if data.extra["classes"] == 2 else set()
-    genres = {"accuracy_matched", "accuracy_mismatched"} if name == "multinli" else set()
+    genres = {"accuracy_matched", "accuracy_mismatched"} if name == "multinli-attention" else set()
     assert set(found) == {"accuracy"} | correlations | binary | genres
     assert 0 <= found["accuracy"] <= 100
     assert chosen.score in found
@@ -56,7 +56,7 @@ def test_every_method_takes_a_step_and_the_task_is_measured_and_drawn(name, load
 
 @pytest.mark.parametrize("encoder", ["gru", "cnn"])
 def test_other_encoders_and_the_scaled_dot_product_are_settings(encoder):
-    for name in ("sst", "snli"):
+    for name in ("sst", "snli-attention"):
         overrides = {"encoder": encoder, "attention": "dot"}
         chosen, setting, data, model = prepared(name, "attention_at", overrides=overrides)
         assert type(model.attention).__name__ == "ScaledDotAttention"
@@ -72,8 +72,8 @@ PINNED = {
     "20news": {"size": 300, "features": 256, "epochs": 8, "minimum": 2, "shortest": 6, "longest": 500},
     "ag-news": {"size": 300, "features": 256, "epochs": 8, "minimum": 5, "source": "train"},
     "cnn-qa": {"size": 300, "features": 256, "epochs": 10, "minimum": 8},
-    "snli": {"size": 300, "features": 256, "epochs": 10, "minimum": 3, "source": "native"},
-    "multinli": {"size": 300, "features": 256, "epochs": 10, "minimum": 3},
+    "snli-attention": {"size": 300, "features": 256, "epochs": 10, "minimum": 3, "source": "native"},
+    "multinli-attention": {"size": 300, "features": 256, "epochs": 10, "minimum": 3},
     **{f"babi-{k}": {"size": 50, "features": 64, "stories": "published", "minimum": 1} for k in (1, 2, 3)},
 }
 

@@ -197,6 +197,6 @@ SNLI_WORDS = Preparation(tokenise=without_marks)
 LOAD: dict[str, Callable[[Setting], Data]] = {
     **{f"babi-{k}": load_babi(k) for k in (1, 2, 3)},
     "cnn-qa": load_cnn,
-    "snli": load_snli,
-    "multinli": load_multinli,
+    "snli-attention": load_snli,
+    "multinli-attention": load_multinli,
 }

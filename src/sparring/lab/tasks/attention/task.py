@@ -62,12 +62,12 @@ OWN: dict[str, dict[str, Values]] = {
         "tiny": {"minimum": 1, "epochs": 2},
         "small": {"minimum": 3, "examples": 5000},
     },
-    "snli": {
+    "snli-attention": {
         "": {"minimum": 3, "examples": 0, "source": "native"},
         "tiny": {"minimum": 1, "source": "native"},
         "small": {"source": "plain"},
     },
-    "multinli": {"": {"minimum": 3, "examples": 0}, "tiny": {"minimum": 1}, "small": {"examples": 20_000}},
+    "multinli-attention": {"": {"minimum": 3, "examples": 0}, "tiny": {"minimum": 1}, "small": {"examples": 20_000}},
 }
 BABI: dict[str, Values] = {
     "tiny": {**TINY, "lr": 1e-3, "epochs": 2, "questions": 500, "stories": "generated", "tested": "generated"},
@@ -96,8 +96,8 @@ SUMMARIES = {
     "20news": "baseball or hockey, BiLSTM with attention",
     "ag-news": "world or business news, BiLSTM with attention",
     "cnn-qa": "which entity of a news article fills the gap",
-    "snli": "does a sentence follow from another, BiLSTM with attention",
-    "multinli": "the same over ten genres",
+    "snli-attention": "does a sentence follow from another, BiLSTM with attention",
+    "multinli-attention": "the same over ten genres",
     **{f"babi-{k}": f"questions about stories, {k} supporting fact(s)" for k in (1, 2, 3)},
 }
 LOAD = {**texts.LOAD, **pairs.LOAD}
