@@ -16,6 +16,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from ..errors import Diverged
+from ..stream import Memory
 from ..task import Data, Setting, Task, Trainable
 from .randomness import random_state, restore_random_state
 from .settings import check
@@ -79,25 +80,50 @@ class Session:
     def __post_init__(self) -> None:
         check(self.setting.values)
         self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.per_epoch = max(1, len(self.data.train) // self.batch_size)
-        self.total = self.per_epoch * self.setting["epochs"]
+        self.memory = Memory(self.model) if self.data.stream else None
+        self.total = sum(self.batches_in(epoch) for epoch in range(self.setting["epochs"]))
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of the present epoch."""
+        return self.batches_in(self.progress.epoch)
+
+    def batches_in(self, epoch: int) -> int:
+        """Batches of an epoch; of a stream, each epoch has its own number."""
+        if self.data.stream:
+            return len(self.data.stream.windows(self.batch_size, self.setting.seed, epoch))
+        return max(1, len(self.data.train) // self.batch_size)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
 
-    def batches(self) -> Iterator[Tensor]:
+    def batches(self) -> Iterator[Any]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
 
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
         count, p = len(self.data.train), self.progress
+        if self.data.stream:
+            yield from self.data.stream.windows(self.batch_size, self.setting.seed, p.epoch)[p.batch :]
+            return
         order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
         size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
         for start in range(p.batch * size, self.per_epoch * size, size):
             yield order[start : start + size][rank * share : (rank + 1) * share]
+
+    def batch(self, index: Any) -> tuple[Any, Any]:
+        """The examples of an index as `(inputs, targets)`, on the device."""
+        share, rank = self.setting["batch"], self.accelerator.process_index
+        if self.data.stream and self.memory:
+            carried = self.memory.begin(first=self.progress.batch == 0)
+            found = self.data.stream.batch(index, self.batch_size, slice(rank * share, (rank + 1) * share), carried)
+        else:
+            found = self.data.train.batch(index)
+        inputs, targets = send_to_device(found, self.accelerator.device)
+        return inputs, targets
 
     def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
@@ -128,8 +154,18 @@ class Session:
             "update": self.update.state_dict(),
             "random": random_state(self.accelerator),
             "progress": asdict(self.progress),
+            "carried": self.carried(),
         }
         return {"state": state, "best": dict(self.best_weights)}
+
+    def carried(self) -> list[Any]:
+        """What each process's model remembers of a stream, in the order of their ranks."""
+        own = self.memory.carried if self.memory else None
+        if self.accelerator.num_processes == 1:
+            return [own]
+        every: list[Any] = [None] * self.accelerator.num_processes
+        torch.distributed.all_gather_object(every, own)
+        return every
 
     def restore(self, parts: dict[str, Any]) -> None:
         """The inverse of `state`."""
@@ -138,6 +174,9 @@ class Session:
         owner.load_state_dict(state["model"])
         self.update.load_state_dict(state["update"])
         self.progress, self.best_weights = Progress(**state["progress"]), parts["best"]
+        if self.memory:
+            own = state["carried"][self.accelerator.process_index]
+            self.memory.carried = send_to_device(own, self.accelerator.device)
         restore_random_state(state["random"], self.accelerator)
 
 
@@ -159,6 +198,11 @@ def score(session: Session, split: str) -> dict[str, float]:
     with undisturbed(session.model), torch.no_grad():
         torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
         return session.task.evaluate(session.model, chosen, session.setting)
+
+
+def signed(task: Task, scores: dict[str, float]) -> float:
+    """The deciding figure, turned so that smaller is better."""
+    return scores[task.score] * (1 if task.better == "lower" else -1)
 
 
 def keep_best(session: Session, scores: dict[str, float]) -> None:
@@ -183,22 +227,25 @@ def train(
     while objective and p.epoch < setting["epochs"] and not 0 < setting["patience"] <= p.epoch - p.best_epoch:
         for index in session.batches():
             started = time.process_time()
-            inputs, targets = send_to_device(session.data.train.batch(index), accelerator.device)
+            inputs, targets = session.batch(index)
+            rate = session.data.stream.rate(index) if session.data.stream else 1.0
             losses = []
             for loss in session.losses(inputs, targets):
                 accelerator.backward(loss)
                 losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
                 if objective.update_each_loss:
-                    session.update()
+                    session.update(rate)
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             if session.settled and not objective.update_each_loss:
-                session.update()
+                session.update(rate)
             if session.settled:
                 session.update.schedule.step()
             p.seconds += time.process_time() - started
             p.add(losses, dict(objective.diagnostics))
             after_batch()
         record = p.close_epoch()
-        record["validation"] = score(session, "validation")
-        keep_best(session, record["validation"])
-        after_epoch(record)
+        with session.update.average.placed():
+            record["validation"] = score(session, "validation")
+            keep_best(session, record["validation"])
+            after_epoch(record)
+        session.update.average.watch(signed(session.task, record["validation"]))
