@@ -8,8 +8,8 @@ from torch import Tensor, nn
 import sparring as sp
 from sparring.lab import registry
 from sparring.lab.errors import LabError
-from sparring.lab.stream import Stream
 from sparring.lab.task import Data, Method, Setting, Split, Stage, Task
+from sparring.lab.text import Text
 
 WORDS = 7
 TEXT = torch.randint(WORDS, (400,), generator=torch.Generator().manual_seed(0))
@@ -36,8 +36,8 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 
 
 def load(setting: Setting) -> Data:
-    stream = Stream(TEXT[:300], setting["window"], setting["varied"])
-    return Data(Split(TEXT[:300]), Split(TEXT[300:]), stream=stream)
+    text = Text(TEXT[:300], setting["window"], setting["varied"])
+    return Data(Split(TEXT[:300]), Split(TEXT[300:]), text=text)
 
 
 METHODS = (

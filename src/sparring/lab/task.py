@@ -36,7 +36,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .errors import LabError, unknown
-from .stream import Stream
+from .text import Text
 from .training.settings import DEFAULTS as DEFAULTS
 from .training.settings import Value as Value
 from .training.settings import check
@@ -71,12 +71,14 @@ def rows(tree: Any) -> int:
 class Split:
     """Examples: `inputs` is a tensor or a tuple / dict of tensors (dim 0 = example), as the model takes them.
 
-    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding.
+    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding. With `lengths`, one
+    whole number an example, the training loop makes its batches of examples of like length.
     """
 
     inputs: Any
     targets: Any = None
     collate: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return rows(self.inputs)
@@ -96,14 +98,16 @@ class Split:
 class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
-    Where there is a `stream`, training reads on in it, and `train` is only there to be scored.
+    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
+    `text`, training reads on in it, and `train` is only there to be scored.
     """
 
     train: Split
     validation: Split
     test: Split | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    stream: Stream | None = None
+    unlabelled: Split | None = None
+    text: Text | None = None
 
 
 class Trainable(Protocol):
@@ -116,7 +120,10 @@ class Trainable(Protocol):
         """Plain floats about the last step."""
 
     def steps(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
-        """The losses of one training step, each to be back-propagated before the next is asked for."""
+        """The losses of one training step, each to be back-propagated before the next is asked for.
+
+        Where the task has unlabelled data, the loop adds `unlabelled=` with the inputs drawn for this step.
+        """
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The part to read is `train`; `Session` holds what it moves and turns it into a c
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,11 +15,13 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from ..errors import Diverged
-from ..stream import Memory
+from ..data.batches import epoch
+from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
+from ..text import Memory
 from .randomness import random_state, restore_random_state
 from .settings import check
+from .stream import Stream
 from .updates import Update, finite
 
 
@@ -79,25 +81,40 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
-        self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.memory = Memory(self.model) if self.data.stream else None
-        self.total = sum(self.batches_in(epoch) for epoch in range(self.setting["epochs"]))
+        self.memory = Memory(self.model) if self.data.text else None
+        self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
+        self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
+        self.per_epoch = len(self.plan(0))
+        epochs = range(self.setting["epochs"])
+        self.total = sum(len(self.plan(k)) for k in epochs) if self.data.text else self.per_epoch * len(epochs)
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
 
-    @property
-    def per_epoch(self) -> int:
-        """Batches of the present epoch."""
-        return self.batches_in(self.progress.epoch)
-
-    def batches_in(self, epoch: int) -> int:
-        """Batches of an epoch; of a stream, each epoch has its own number."""
-        if self.data.stream:
-            return len(self.data.stream.windows(self.batch_size, self.setting.seed, epoch))
-        return max(1, len(self.data.train) // self.batch_size)
-
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
+
+    def plan(self, number: int) -> Sequence[Any]:
+        """The examples of every batch of an epoch, those of all processes together."""
+        train, processes = self.data.train, self.accelerator.num_processes
+        size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
+        if self.data.text:
+            return self.windows(number)
+        if count := self.setting["epoch_batches"]:
+            return [self.labelled.draw((number * count + k) * size, size) for k in range(count)]
+        try:
+            return epoch(len(train), size, self.setting.seed * 100_003 + number, train.lengths, tokens, processes)
+        except ValueError as error:
+            raise LabError(str(error)) from error
+
+    def windows(self, number: int) -> Sequence[slice]:
+        """The windows of an epoch of the text."""
+        assert self.data.text is not None
+        try:
+            return self.data.text.windows(
+                self.setting["batch"] * self.accelerator.num_processes, self.setting.seed, number
+            )
+        except ValueError as error:
+            raise LabError(str(error)) from error
 
     def batches(self) -> Iterator[Any]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
@@ -105,21 +122,33 @@ class Session:
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
-        count, p = len(self.data.train), self.progress
-        if self.data.stream:
-            yield from self.data.stream.windows(self.batch_size, self.setting.seed, p.epoch)[p.batch :]
-            return
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
-        size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
-        for start in range(p.batch * size, self.per_epoch * size, size):
-            yield order[start : start + size][rank * share : (rank + 1) * share]
+        p, rank = self.progress, self.accelerator.process_index
+        plan = self.plan(p.epoch)
+        self.per_epoch = len(plan)
+        for index in plan[p.batch :]:
+            if self.data.text:
+                yield index
+                continue
+            share = -(-len(index) // self.accelerator.num_processes)
+            yield index[rank * share : (rank + 1) * share]
+
+    def more(self) -> dict[str, Any]:
+        """The unlabelled inputs of the step to come, as the objective takes them; nothing where there are none."""
+        share, split = self.setting["unlabelled_batch"], self.data.unlabelled
+        if split is None or not share:
+            return {}
+        size, rank = share * self.accelerator.num_processes, self.accelerator.process_index
+        index = self.unlabelled.draw(self.progress.step * size, size)[rank * share : (rank + 1) * share]
+        return {"unlabelled": send_to_device(split.batch(index)[0], self.accelerator.device)}
 
     def batch(self, index: Any) -> tuple[Any, Any]:
         """The examples of an index as `(inputs, targets)`, on the device."""
         share, rank = self.setting["batch"], self.accelerator.process_index
-        if self.data.stream and self.memory:
+        if self.data.text and self.memory:
             carried = self.memory.begin(first=self.progress.batch == 0)
-            found = self.data.stream.batch(index, self.batch_size, slice(rank * share, (rank + 1) * share), carried)
+            found = self.data.text.batch(
+                index, share * self.accelerator.num_processes, slice(rank * share, (rank + 1) * share), carried
+            )
         else:
             found = self.data.train.batch(index)
         inputs, targets = send_to_device(found, self.accelerator.device)
@@ -129,7 +158,7 @@ class Session:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
         assert self.objective is not None
         low = self.setting["precision"] == "bf16" or self.accelerator.mixed_precision == "bf16"
-        steps = self.objective.steps(inputs, targets)
+        steps = self.objective.steps(inputs, targets, **self.more())
         while True:
             with torch.autocast(self.accelerator.device.type, torch.bfloat16) if low else nullcontext():
                 loss = next(steps, None)
@@ -228,7 +257,7 @@ def train(
         for index in session.batches():
             started = time.process_time()
             inputs, targets = session.batch(index)
-            rate = session.data.stream.rate(index) if session.data.stream else 1.0
+            rate = session.data.text.rate(index) if session.data.text else 1.0
             losses = []
             for loss in session.losses(inputs, targets):
                 accelerator.backward(loss)

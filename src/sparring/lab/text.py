@@ -1,7 +1,7 @@
 """A text that is read on and on: windows of parallel columns, and what the model remembers from one to the next.
 
 >>> import torch
->>> text = Stream(torch.arange(23), window=4)
+>>> text = Text(torch.arange(23), window=4)
 >>> [window.stop - window.start for window in text.windows(columns=2, seed=0, epoch=0)]
 [4, 4, 2]
 >>> (tokens, state), targets = text.batch(slice(4, 8), columns=2, rows=slice(0, 2), carried=None)
@@ -24,15 +24,15 @@ LONGEST = 10  # words that a random window may have above the usual length
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
-    """One long text for truncated back-propagation through time, given as `Data(stream=...)`.
+class Text:
+    """One long text for truncated back-propagation through time, given as `Data(text=...)`.
 
     The text is cut into as many columns as a batch has rows. An update sees one window of all columns; the model is
     called with `(tokens, state)` and must return something with an attribute `state`, which it gets back, detached, with
     the next window (None at the start of an epoch). The state of a step's first pass counts: the clean one.
 
     Args:
-        text: numbers of the words, (N,).
+        words: their numbers, (N,).
         window: words of a window.
         varied: draw every length around `window` (one in twenty around half of it), so that the same words do not
             always meet the same border; the learning rate of an update is then scaled by its length.
@@ -40,19 +40,19 @@ class Stream:
     Paper: Merity, Keskar and Socher, Regularizing and Optimizing LSTM Language Models (2018), section 4.1.
     """
 
-    text: Tensor
+    words: Tensor
     window: int = 70
     varied: bool = False
 
     def __len__(self) -> int:
-        return len(self.text)
+        return len(self.words)
 
     def windows(self, columns: int, seed: int, epoch: int) -> list[slice]:
         """The windows of an epoch, the same for the same seed on every machine."""
-        steps = len(self.text) // columns - 1  # the last word is only ever a target
+        steps = len(self.words) // columns - 1  # the last word is only ever a target
         if steps < 1:
             raise ValueError(
-                f"a text of {len(self.text)} words has no {columns} columns of two words; use a smaller batch"
+                f"a text of {len(self.words)} words has no {columns} columns of two words; use a smaller batch"
             )
         return list(_windows(steps, self.window, self.varied, seed, epoch))
 
@@ -62,8 +62,8 @@ class Stream:
 
     def batch(self, window: slice, columns: int, rows: slice, carried: Any) -> tuple[Any, Tensor]:
         """One window of the columns `rows`: `((tokens, state), next words)`, both (B, T)."""
-        steps = len(self.text) // columns
-        part = self.text[: steps * columns].view(columns, steps)[rows]
+        steps = len(self.words) // columns
+        part = self.words[: steps * columns].view(columns, steps)[rows]
         return (part[:, window], carried), part[:, window.start + 1 : window.stop + 1]
 
 

@@ -12,7 +12,7 @@ import reading
 from sparring.lab import registry
 from sparring.lab.runs.folder import read_metrics
 from sparring.lab.runs.run import execute, prepare
-from sparring.lab.stream import Stream
+from sparring.lab.text import Text
 from sparring.lab.training.averaging import Average
 from sparring.lab.training.train import train
 
@@ -32,27 +32,27 @@ def outcome(folder: Path) -> tuple[bytes, list[object]]:
 
 @pytest.mark.parametrize("varied", [False, True])
 def test_windows_cover_the_text_once(varied: bool) -> None:
-    stream = Stream(torch.arange(5003), window=35, varied=varied)
-    windows = stream.windows(columns=3, seed=1, epoch=2)
+    text = Text(torch.arange(5003), window=35, varied=varied)
+    windows = text.windows(columns=3, seed=1, epoch=2)
     assert windows[0].start == 0
     assert windows[-1].stop == 5003 // 3 - 1
     assert all(a.stop == b.start for a, b in pairwise(windows))
     lengths = [w.stop - w.start for w in windows[:-1]]
     assert (len(set(lengths)) > 5) == varied
-    assert windows == stream.windows(3, 1, 2)
-    assert (windows == stream.windows(3, 1, 3)) != varied
+    assert windows == text.windows(3, 1, 2)
+    assert (windows == text.windows(3, 1, 3)) != varied
     for window in windows:
-        (tokens, _), targets = stream.batch(window, 3, slice(1, 3), None)
+        (tokens, _), targets = text.batch(window, 3, slice(1, 3), None)
         assert torch.equal(targets, tokens + 1)  # the text counts up: the next word is one more
     if varied:
-        assert stream.rate(slice(0, 70)) == 2.0
+        assert text.rate(slice(0, 70)) == 2.0
         assert max(lengths) <= 45
         assert min(lengths) >= 5
 
 
 def test_a_text_too_short_for_its_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="7 words has no 4 columns"):
-        Stream(torch.arange(7)).windows(4, 0, 0)
+        Text(torch.arange(7)).windows(4, 0, 0)
 
 
 def test_training_carries_the_state_and_scales_the_rate() -> None:
@@ -64,12 +64,12 @@ def test_training_carries_the_state_and_scales_the_rate() -> None:
     torch.set_rng_state(state)
     by_hand = prepare(setting)
     torch.set_rng_state(state)
-    model, stream = by_hand.model, by_hand.data.stream
+    model, text = by_hand.model, by_hand.data.text
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
-    columns = stream.text[: 75 * 4].view(4, 75)
+    columns = text.words[: 75 * 4].view(4, 75)
     for epoch in range(2):
         hidden = None
-        for window in stream.windows(4, 0, epoch):
+        for window in text.windows(4, 0, epoch):
             outputs = model(columns[:, window], hidden)
             hidden = tuple(s.detach() for s in outputs.state)
             targets = columns[:, window.start + 1 : window.stop + 1]
