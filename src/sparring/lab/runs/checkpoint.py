@@ -100,6 +100,17 @@ def keep_only(folder: Path, part: str) -> None:
         raise cannot_write(folder, error) from error
 
 
+def resumable(folder: Path) -> bool:
+    """Whether there is a state to go on from, and not only weights."""
+    for path in (folder / NEWEST, folder / OLDER):
+        try:
+            if path.exists() and "state" in index_of(path):
+                return True
+        except Damaged:
+            continue
+    return False
+
+
 def forget_weights(folder: Path) -> None:
     """Remove a state that nothing can go on from: weights without the rest, or damaged with none before it."""
     newest = folder / NEWEST

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import nn
+from torch import Tensor, nn
 
 from ..data import DataError
 from ..data.files import folder_of as folder_of_data
 from ..data.fingerprint import fingerprint, noted
-from ..errors import Interrupted, LabError, first_line
+from ..errors import Interrupted, LabError, RunError, first_line
 from ..registry import task as find_task
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
 from .files import locked, log, read_json, write_json
-from .folder import Folder, check_finished_data, finished, read_metrics
+from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
 from .shapes import RESULT
 
 Watch = Callable[[Session], None]
@@ -45,13 +45,23 @@ def start_equal(task: Task, setting: Setting, data: Data) -> nn.Module:
     return model
 
 
-def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session:
-    """Data, model, objective and optimiser of a run, before its first step."""
+def prepare(
+    setting: Setting, accelerator: Accelerator | None = None, start: Mapping[str, Tensor] | None = None
+) -> Session:
+    """Data, model, objective and optimiser of a run, before its first step.
+
+    Args:
+        setting: what to run.
+        accelerator: this process's place among the others.
+        start: weights of the stage that the run starts from.
+    """
     task = find_task(setting.task)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
     model = start_equal(task, setting, data).to(accelerator.device)
+    if start is not None and task.stage is not None:
+        task.stage.adopt(model, start)
     method = task.method(setting.method)
     set_seed(setting.seed, device_specific=True)
     objective = method.objective(model, setting, data) if method.objective else None
@@ -137,6 +147,29 @@ def reopened(path: Path, setting: Setting) -> dict[str, Any] | None:
     return result
 
 
+def stage_weights(
+    setting: Setting, path: Path, command: str, checkpoint_every: float, watch: Watch, stop: threading.Event
+) -> Mapping[str, Tensor] | None:
+    """What the run's stage learnt; done first where it is not there yet, waited for where another process is at it."""
+    stage = find_task(setting.task).stage
+    first = stage.run(setting) if stage else None
+    if first is None:
+        return None
+    folder = folder_of(root_of(path, setting), first)
+
+    def wait() -> None:
+        if stop.is_set():
+            raise Interrupted(f"stopped while another process works on {folder}; the same command goes on from there")
+        time.sleep(0.2)
+
+    execute(first, folder, command, checkpoint_every, watch, wait=wait)
+    parts = checkpoint.load(folder)
+    if not parts or not parts.get("best"):
+        raise RunError(f"{folder} is finished but holds no weights; delete it to do this stage again")
+    weights: Mapping[str, Tensor] = parts["best"]
+    return weights
+
+
 def execute(
     setting: Setting,
     path: Path,
@@ -144,9 +177,11 @@ def execute(
     checkpoint_every: float = 30.0,
     watch: Watch = lambda session: None,
     tensorboard: bool = False,
-    patience: float = 0.0,
+    wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Do a run, or the rest of it; returns its result. A finished run is read, not repeated.
+
+    The stage that a run starts from is done first, in a folder of its own.
 
     Args:
         setting: what to run.
@@ -155,19 +190,21 @@ def execute(
         checkpoint_every: seconds between checkpoints; 0 takes one after every update.
         watch: called after every batch.
         tensorboard: also write TensorBoard event files into the folder.
-        patience: seconds to wait for another process that writes the folder.
+        wait: called again and again while another process works on this run; without it that is an error.
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with locked(path, patience) if main else nullcontext(), stop_signals() as stop:
+    with locked(path, wait) if main else nullcontext(), stop_signals() as stop:
         folder = Folder(path, setting, main)
         folder.open(command)
         done = reopened(path, setting) if main else None
         accelerator.wait_for_everyone()
         if (path / "result.json").exists():
             return done or read_json(path / "result.json", RESULT)
+        begun = checkpoint.resumable(path)  # what a stage learnt is in there already
+        start = None if begun else stage_weights(setting, path, command, checkpoint_every, watch, stop)
         with blamed_on_changes(setting), noted() as files:
-            session = prepare(setting, accelerator)
+            session = prepare(setting, accelerator, start)
         folder.check_data(fingerprint(files, folder_of_data(setting.data)))
         accelerator.wait_for_everyone()
         folder.check_environment()
