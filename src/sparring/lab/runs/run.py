@@ -17,7 +17,8 @@ from torch import nn
 from . import checkpoint
 from ..data import DataError
 from ..errors import Interrupted, LabError, first_line
-from ..registry import task as find_task
+from ..registry import task_of
+from ..source import blamed_on
 from .folder import Folder, read_metrics
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
@@ -43,7 +44,7 @@ def start_equal(task: Task, setting: Setting, data: Data) -> nn.Module:
 
 def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session:
     """Data, model, objective and optimiser of a run, before its first step."""
-    task = find_task(setting.task)
+    task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
@@ -81,6 +82,8 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     task, epochs = session.task, read_metrics(folder.path)
     result = {
         "task": task.name,
+        "summary": task.summary,
+        "baseline": task.baseline,
         "score": task.score,
         "better": task.better,
         "epochs": session.progress.epoch,
@@ -120,7 +123,7 @@ def execute(
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with checkpoint.locked(path) if main else nullcontext(), stop_signals() as stop:
+    with checkpoint.locked(path) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
         accelerator.wait_for_everyone()
@@ -128,6 +131,8 @@ def execute(
             return checkpoint.read_json(path / "result.json")
         with blamed_on_changes(setting):
             session = prepare(setting, accelerator)
+        if main and session.data.record:
+            checkpoint.write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
