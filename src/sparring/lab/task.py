@@ -71,12 +71,14 @@ def rows(tree: Any) -> int:
 class Split:
     """Examples: `inputs` is a tensor or a tuple / dict of tensors (dim 0 = example), as the model takes them.
 
-    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding.
+    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding. With `lengths`, one
+    whole number an example, the training loop makes its batches of examples of like length.
     """
 
     inputs: Any
     targets: Any = None
     collate: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return rows(self.inputs)

@@ -17,6 +17,7 @@ Value = bool | int | float | str | None
 DEFAULTS: dict[str, Value] = {
     "epochs": 10,  # 0: nothing to train (closed-form baselines fit themselves in `build`)
     "batch": 32,  # examples of one update and process; a last incomplete batch is left out
+    "tokens": 0,  # above 0: positions of one update and process, padding counted, instead of `batch` examples
     "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
     "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
     "lr": 1e-3,

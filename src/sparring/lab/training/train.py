@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from ..errors import Diverged
+from ..data.batches import epoch
+from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
 from .randomness import random_state, restore_random_state
 from .settings import check
@@ -78,8 +79,7 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
-        self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.per_epoch = max(1, len(self.data.train) // self.batch_size)
+        self.per_epoch = len(self.plan(0))
         self.total = self.per_epoch * self.setting["epochs"]
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
@@ -87,17 +87,25 @@ class Session:
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
 
+    def plan(self, number: int) -> list[Tensor]:
+        """The examples of every batch of an epoch, those of all processes together."""
+        train, processes = self.data.train, self.accelerator.num_processes
+        size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
+        try:
+            return epoch(len(train), size, number, train.lengths, tokens, processes)
+        except ValueError as error:
+            raise LabError(str(error)) from error
+
     def batches(self) -> Iterator[Tensor]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
 
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
-        count, p = len(self.data.train), self.progress
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
-        size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
-        for start in range(p.batch * size, self.per_epoch * size, size):
-            yield order[start : start + size][rank * share : (rank + 1) * share]
+        p, rank = self.progress, self.accelerator.process_index
+        for index in self.plan(self.setting.seed * 100_003 + p.epoch)[p.batch :]:
+            share = -(-len(index) // self.accelerator.num_processes)
+            yield index[rank * share : (rank + 1) * share]
 
     def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
