@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .data.errors import DataError
 from .errors import LabError, first_line
 
 
@@ -29,7 +30,7 @@ def blamed_on(file: str) -> Iterator[None]:
     """An exception out of the user's file is the user's to put right: one sentence with the line."""
     try:
         yield
-    except LabError:
+    except (LabError, DataError):
         raise
     except Exception as error:
         mine = fault(error, file) if file else None

@@ -42,7 +42,7 @@ def load(setting: Setting) -> Data:
     found = listed(setting, setting.data)
     sources = {part: Source(images.file, images.labels, blaming(images)) for part, images in found.items()}
     division = divide(sources, setting)
-    colour, splits = setting["colour"], []
+    colour, splits = setting["colour"], list[Split]()
     shape: tuple[int, ...] = ()
     for part, (of, rows) in division.rows.items():
         values = pixels([found[of].paths[row] for row in rows], setting["size"], colour)
@@ -54,7 +54,8 @@ def load(setting: Setting) -> Data:
             raise DataError(f"has {sizes}; write --set size={min(shape[1:])}", found[of].file)
         splits.append(part_of(part, torch.from_numpy(values), labels))
     record = {**division.record, "pixels": list(shape)}
-    return Data(*splits, extra={"classes": division.classes}, record=record)
+    train, validation, test = splits
+    return Data(train, validation, test, extra={"classes": division.classes}, record=record)
 
 
 def blaming(images: Listed) -> Any:
@@ -74,7 +75,10 @@ def sample(setting: Setting) -> Data:
     division = divide({"train": source}, setting)
     images = torch.from_numpy(whole.images)[:, None]
     splits = [part_of(part, images[rows], whole.labels[rows]) for part, (_, rows) in division.rows.items()]
-    return Data(*splits, extra={"classes": division.classes}, record={**division.record, "sample": SAMPLE})
+    train, validation, test = splits
+    return Data(
+        train, validation, test, extra={"classes": division.classes}, record={**division.record, "sample": SAMPLE}
+    )
 
 
 def build(setting: Setting, data: Data) -> nn.Module:

@@ -103,7 +103,7 @@ def withstood(model: nn.Module, split: Split, setting: Setting) -> float:
             objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, player, None))
             objective.eval()
             objective(inputs, targets)
-            moved: Any = sp.perturbed_call(model, {site: player.seen[0]}, *arguments)
+            moved: Any = sp.perturbed_call(model, {site: player.seen}, *arguments)
             right &= getattr(moved, "logits", moved).argmax(-1) == targets
     return float(right.double().mean())
 

@@ -58,7 +58,12 @@ def adversarial_dropout(model: nn.Module, setting: Setting, data: Data) -> Train
     """The worst mask of the layer `masked` within `flips` of its units."""
     penalty = sp.js if data.extra["classes"] else sp.squared_error
     return sp.recipes.adversarial_dropout(
-        model, loss_of(data), at=setting["masked"], fraction=setting["flips"], penalty=penalty, weight=setting["weight"]
+        model,
+        loss_of(data),
+        at=sp.Mask(setting["masked"]),
+        fraction=setting["flips"],
+        penalty=penalty,
+        weight=setting["weight"],
     )
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ...errors import LabError, unknown
 from ...models.resnet import ResNet18
-from ...source import load_name
+from ...source import blamed_on, load_name
 from ...task import Data, Setting
 
 Build = Callable[[Setting, Data], nn.Module]
@@ -20,7 +20,8 @@ def chosen(menu: Mapping[str, Build], setting: Setting, data: Data) -> nn.Module
     if ":" not in name:
         raise unknown("model", name, [*menu, "module:function", "./file.py:function"])
     build = load_name(name)
-    model = build(setting, data)
+    with blamed_on(getattr(getattr(build, "__code__", None), "co_filename", "")):
+        model = build(setting, data)
     if not isinstance(model, nn.Module):
         raise LabError(f"model={name} returned a {type(model).__name__}; it must return an nn.Module")
     return model

@@ -97,10 +97,11 @@ def divide(sources: Mapping[str, Source], setting: Setting, classes: bool = True
                 raise source.blame(row, f"has the label {label!r}, which no row of {train.file} has")
     kinds = [index[label] for label in train.labels] if classes else [0] * len(train.labels)
     kept = few(kinds, setting["examples"], setting["split_seed"])
-    shares = [0.0 if part in sources else setting[f"{part}_share"] for part in ("validation", "test")]
-    if any(share == 0.0 and part not in sources for part, share in zip(("validation", "test"), shares)):
+    shares = {part: 0.0 if part in sources else setting[f"{part}_share"] for part in ("validation", "test")}
+    if any(share == 0.0 and part not in sources for part, share in shares.items()):
         raise DataError("validation_share and test_share must be above 0 where no file is given", train.file)
-    made = split([kinds[row] for row in kept], *shares, setting["split_seed"], names, train.file)
+    labels = [kinds[row] for row in kept]
+    made = split(labels, shares["validation"], shares["test"], setting["split_seed"], names, train.file)
     rows = {part: ("train", [kept[row] for row in chosen]) for part, chosen in zip(PARTS, made)}
     for part in ("validation", "test"):
         if part in sources:

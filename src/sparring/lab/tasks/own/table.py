@@ -62,7 +62,8 @@ def load(setting: Setting, goal: str) -> Data:
         record |= {"target": {"mean": centre, "standard deviation": unit}}
     if not setting["train"]:
         record["sample"] = found["train"].file
-    return Data(*splits, extra={"classes": division.classes}, record=record)
+    train, validation, test = splits
+    return Data(train, validation, test, extra={"classes": division.classes}, record=record)
 
 
 def spread(values: Tensor, file: str) -> tuple[float, float]:
@@ -128,7 +129,7 @@ class Coder:
             raise DataError(
                 f"column {name!r} has {len(count)} different words; leave it out with --set ignore={name}", table.file
             )
-        return cls(name, sorted(count), 0.0, 1.0, gaps)
+        return cls(name, sorted(count), 0.0, 1.0, gaps) if len(count) > 1 else cls(name, (), 0.0, 0.0, gaps)
 
     def __call__(self, table: Table) -> Tensor:
         """The columns of numbers that this column becomes, (N, 0 or more)."""

@@ -64,13 +64,14 @@ def data(parts: dict[str, Any], classes: tuple[str, ...], record: dict[str, Any]
     vocabulary = Vocabulary.build(
         (words for texts in parts["train"][0] for words in texts), setting["seen"], setting["vocabulary"] or None
     )
-    splits = []
+    splits: list[Split] = []
     for part, (columns, labels) in parts.items():
         ids = tuple(pad([vocabulary.encode(words) or [vocabulary.unk] for words in texts])[0] for texts in columns)
         kind = judge.Final if part == "test" else Split
         splits.append(kind(ids if len(ids) > 1 else ids[0], torch.tensor(labels), trimmed))
     record = {**record, "words": len(vocabulary)}
-    return Data(*splits, extra={"classes": classes, "vocabulary": vocabulary}, record=record)
+    train, validation, test = splits
+    return Data(train, validation, test, extra={"classes": classes, "vocabulary": vocabulary}, record=record)
 
 
 def reader(encoder: Any) -> Build:
