@@ -99,6 +99,7 @@ class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
     `record` is plain data about where the examples come from; it is written into the run folder as `data.json`.
+    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method.
     """
 
     train: Split
@@ -106,6 +107,7 @@ class Data:
     test: Split | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
+    unlabelled: Split | None = None
 
 
 class Trainable(Protocol):
@@ -118,7 +120,10 @@ class Trainable(Protocol):
         """Plain floats about the last step."""
 
     def steps(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
-        """The losses of one training step, each to be back-propagated before the next is asked for."""
+        """The losses of one training step, each to be back-propagated before the next is asked for.
+
+        Where the task has unlabelled data, the loop adds `unlabelled=` with the inputs drawn for this step.
+        """
 
 
 @dataclass(frozen=True)

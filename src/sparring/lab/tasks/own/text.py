@@ -11,7 +11,7 @@ from ...data.preparing import Preparation
 from ...data.vocabulary import Vocabulary
 from ...models.birnn import PairSequence, SingleSequence
 from ...task import Data, Setting, Split, Task, Value
-from ..attention.data import made_up, trimmed
+from ..attention.made_up import made_up
 from . import judge
 from .methods import IN_TEXT
 from .models import Build, chosen
@@ -47,6 +47,17 @@ def source(table: Table, setting: Setting) -> Source:
         if name:
             table.place(name, key)
     return Source(table.file, table.column(setting["label"], "label"), table.error, table.encoding)
+
+
+def trimmed(inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """A batch without the columns in which every text is padding.
+
+    >>> trimmed(torch.tensor([[5, 0, 0], [7, 2, 0]]), None)[0].tolist()
+    [[5, 0], [7, 2]]
+    """
+    if isinstance(inputs, tuple):
+        return tuple(trimmed(ids, None)[0] for ids in inputs), targets
+    return inputs[:, : max(1, int((inputs != 0).sum(1).max()))], targets
 
 
 def sample(setting: Setting) -> Data:
