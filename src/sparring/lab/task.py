@@ -37,6 +37,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .errors import LabError, unknown
+from .text import Text
 from .training.settings import DEFAULTS as DEFAULTS
 from .training.settings import Value as Value
 from .training.settings import check
@@ -99,7 +100,8 @@ class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
     `record` is plain data about where the examples come from; it is written into the run folder as `data.json`.
-    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method.
+    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
+    `text`, training reads on in it, and `train` is only there to be scored.
     """
 
     train: Split
@@ -108,6 +110,7 @@ class Data:
     extra: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
     unlabelled: Split | None = None
+    text: Text | None = None
 
 
 class Trainable(Protocol):
@@ -163,6 +166,21 @@ class Setting:
         return name in self.values
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A run that comes first: its own folder, made once, shared by every run that names it.
+
+    Args:
+        run: `(setting) -> setting` of the run to start from, a run of a registered task; None where a run with this
+            setting starts from scratch. Methods and seeds for which it answers alike share the stage.
+        adopt: `(model, weights)`: put what that run learnt, by parameter name, into a new model; raises `LabError`
+            where it does not fit.
+    """
+
+    run: Callable[[Setting], Setting | None]
+    adopt: Callable[[nn.Module, Mapping[str, Tensor]], None]
+
+
 def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:
     """No figures."""
     return []
@@ -189,6 +207,7 @@ class Task:
             baseline's model are set to the same initial values, whatever else the method adds.
         evaluate: `(model, split, setting) -> {"error": 0.1, ...}`; called in eval mode without gradients.
         figures: `(model, data, setting) -> [figure, ...]` after training, see `sparring.lab.figures` for the kinds.
+        stage: the run from whose weights this task's runs start (pre-training, then fine-tuning), if there is one.
         probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
         paper: where the settings come from.
         derive: `(values, data) -> {"contents": "1a2b", ...}`: settings that follow from others and from files, such as a
@@ -207,6 +226,7 @@ class Task:
     evaluate: Callable[[nn.Module, Split, Setting], dict[str, float]]
     figures: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     probe: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
+    stage: Stage | None = None
     baseline: str = "plain"
     paper: str = ""
     derive: Callable[[Mapping[str, Value], Path | None], Mapping[str, Value]] = nothing_more

@@ -52,16 +52,15 @@ def few(labels: Sequence[int], most: int, seed: int) -> list[int]:
     """At most `most` rows with every class in its share; all of them where `most` is 0.
 
     >>> few([0, 0, 0, 0, 1, 1], 3, seed=0)
-    [0, 1, 4]
+    [2, 3, 5]
     """
     if not most or most >= len(labels):
         return list(range(len(labels)))
     order = np.random.default_rng(seed).permutation(len(labels)).tolist()
     seen: dict[int, int] = {}
     rank = {}
-    for (
-        row
-    ) in order:  # the k-th row of a class of n stands at (k + 1/2) / n: the first `most` are spread over the classes
+    # The k-th row of a class of n stands at (k - 1/2) / n: the first `most` are spread over the classes.
+    for row in order:
         seen[labels[row]] = seen.get(labels[row], 0) + 1
         rank[row] = seen[labels[row]]
     places = sorted(order, key=lambda row: ((rank[row] - 0.5) / seen[labels[row]], row))
