@@ -115,7 +115,7 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["evaluate", ".", "--split", "tset"], 2, "did you mean test"),
         (["report", "nowhere"], 2, "not a folder with runs"),
         (["data", "get", "minst"], 2, "did you mean mnist"),
-        (["data", "get", "qqq"], 2, "known: ag_news"),
+        (["data", "get", "zzz"], 2, "known: ag_news"),
         (["data", "list", "--data", __file__], 3, "cannot be read (Not a directory)"),
         (["methods", "satl"], 2, "did you mean salt"),
     ],

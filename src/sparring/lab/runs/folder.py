@@ -3,9 +3,10 @@
 ```
 OUT/TASK/SCALE/METHOD/seed-0/
   config.json       what decides the result          environment.json  versions, machine, command
-  data.json         fingerprints of the files read   metrics.jsonl     one line per epoch
+  files.json        SHA-256 of the data files read   metrics.jsonl     one line per epoch
   state.json        the checkpoint, with *.safetensors; previous.json the one before it
   figures.json      data of the report's figures     result.json       the end: test figures, costs
+  data.json         where the user's own examples come from, and which rows are in which split
 ```
 
 `result.json` is written last, and says which weights it is about: where it is, everything else is.
@@ -64,6 +65,7 @@ def config_of(setting: Setting) -> dict[str, Any]:
         **{name: getattr(setting, name) for name in names},
         "values": dict(setting.values),
         "overrides": dict(setting.overrides),
+        **({"source": setting.source} if setting.source else {}),
     }
 
 
@@ -153,7 +155,7 @@ class Folder:
 
     def check_data(self, files: Mapping[str, str]) -> None:
         """Note what a new run read; refuse to go on with other data than it began with."""
-        path = self.path / "data.json"
+        path = self.path / "files.json"
         if path.exists():
             refuse_other_data(self.path, read_json(path, DATA)["files"], files)
         elif self.main:
@@ -213,7 +215,7 @@ def refuse_other_data(folder: Path, then: Mapping[str, str], now: Mapping[str, s
 
 def check_finished_data(folder: Path, setting: Setting) -> None:
     """Refuse a finished run for reuse where the data folder holds other files than it was trained on."""
-    path, root = folder / "data.json", folder_of_data(setting.data)
+    path, root = folder / "files.json", folder_of_data(setting.data)
     if path.exists() and root.is_dir():
         then = read_json(path, DATA)["files"]
         refuse_other_data(folder, then, fingerprint(map(root.joinpath, then), root))

@@ -9,7 +9,7 @@ from torch import nn
 from ..data.files import folder_of
 from ..data.fingerprint import fingerprint, noted
 from ..errors import RunError
-from ..registry import task as find_task
+from ..registry import task_of
 from ..task import Setting
 from ..training.train import Session, score
 from . import checkpoint
@@ -24,8 +24,10 @@ def setting_of(folder: Path, data: Path | None = None) -> Setting:
     if not (folder / "config.json").exists():
         raise RunError(f"{folder} is not a run folder (it has no config.json)")
     config = read_json(folder / "config.json", CONFIG)
-    find_task(config["task"]).method(config["method"])
-    return Setting(data=data, **{name: config[name] for name in CONFIG})
+    names = ("task", "method", "scale", "seed", "values", "overrides")
+    setting = Setting(data=data, source=config.get("source", ""), **{name: config[name] for name in names})
+    task_of(setting).method(setting.method)
+    return setting
 
 
 def best_weights(folder: Path) -> dict[str, Any]:
@@ -52,8 +54,8 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
     weights = best_weights(folder)
     with noted() as files:
         session = prepare(setting)
-    if (folder / "data.json").exists():
-        refuse_other_data(folder, read_json(folder / "data.json", DATA)["files"], fingerprint(files, folder_of(data)))
+    if (folder / "files.json").exists():
+        refuse_other_data(folder, read_json(folder / "files.json", DATA)["files"], fingerprint(files, folder_of(data)))
     try:
         session.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:

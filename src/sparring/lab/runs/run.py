@@ -18,7 +18,8 @@ from ..data import DataError
 from ..data.files import folder_of as folder_of_data
 from ..data.fingerprint import fingerprint, noted
 from ..errors import Interrupted, LabError, RunError, first_line
-from ..registry import task as find_task
+from ..registry import task_of
+from ..source import blamed_on
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
@@ -55,7 +56,7 @@ def prepare(
         accelerator: this process's place among the others.
         start: weights of the stage that the run starts from.
     """
-    task = find_task(setting.task)
+    task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
@@ -105,6 +106,8 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     task, epochs = session.task, read_metrics(folder.path) if folder.main else []
     result: dict[str, Any] = {
         "task": task.name,
+        "summary": task.summary,
+        "baseline": task.baseline,
         "score": task.score,
         "better": task.better,
         "epochs": session.progress.epoch,
@@ -151,7 +154,7 @@ def stage_weights(
     setting: Setting, path: Path, command: str, checkpoint_every: float, watch: Watch, stop: threading.Event
 ) -> Mapping[str, Tensor] | None:
     """What the run's stage learnt; done first where it is not there yet, waited for where another process is at it."""
-    stage = find_task(setting.task).stage
+    stage = task_of(setting).stage
     first = stage.run(setting) if stage else None
     if first is None:
         return None
@@ -194,7 +197,7 @@ def execute(
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with locked(path, wait) if main else nullcontext(), stop_signals() as stop:
+    with locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
         done = reopened(path, setting) if main else None
@@ -208,6 +211,8 @@ def execute(
         folder.check_data(fingerprint(files, folder_of_data(setting.data)))
         accelerator.wait_for_everyone()
         folder.check_environment()
+        if main and session.data.record:
+            write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
