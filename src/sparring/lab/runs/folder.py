@@ -5,6 +5,7 @@ OUT/TASK/SCALE/METHOD/seed-0/
   config.json       what decides the result          environment.json  versions, machine, command
   metrics.jsonl     one line per epoch               state.json        the checkpoint, with *.safetensors
   result.json       the end: test figures, costs     figures.json      data of the report's figures
+  data.json         where the user's own examples come from, and which rows are in which split
 ```
 
 >>> from sparring.lab.registry import task
@@ -56,6 +57,7 @@ def config_of(setting: Setting) -> dict[str, Any]:
         **{name: getattr(setting, name) for name in names},
         "values": dict(setting.values),
         "overrides": dict(setting.overrides),
+        **({"source": setting.source} if setting.source else {}),
     }
 
 

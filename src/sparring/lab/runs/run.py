@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from . import checkpoint
 from ..data import DataError
 from ..errors import Interrupted, LabError, RunError, first_line
-from ..registry import task as find_task
+from ..registry import task_of
+from ..source import blamed_on
 from .folder import Folder, folder_of, read_metrics, root_of
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
@@ -51,7 +52,7 @@ def prepare(
         accelerator: this process's place among the others.
         start: weights of the stage that the run starts from.
     """
-    task = find_task(setting.task)
+    task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
@@ -91,6 +92,8 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     task, epochs = session.task, read_metrics(folder.path)
     result = {
         "task": task.name,
+        "summary": task.summary,
+        "baseline": task.baseline,
         "score": task.score,
         "better": task.better,
         "epochs": session.progress.epoch,
@@ -114,7 +117,7 @@ def stage_weights(
     setting: Setting, path: Path, command: str, checkpoint_every: float, watch: Watch, stop: threading.Event
 ) -> Mapping[str, Tensor] | None:
     """What the run's stage learnt; done first where it is not there yet, waited for where another process is at it."""
-    stage = find_task(setting.task).stage
+    stage = task_of(setting).stage
     first = stage.run(setting) if stage else None
     if first is None:
         return None
@@ -157,7 +160,7 @@ def execute(
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with checkpoint.locked(path, wait) if main else nullcontext(), stop_signals() as stop:
+    with checkpoint.locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
         accelerator.wait_for_everyone()
@@ -167,6 +170,8 @@ def execute(
         start = None if begun else stage_weights(setting, path, command, checkpoint_every, watch, stop)
         with blamed_on_changes(setting):
             session = prepare(setting, accelerator, start)
+        if main and session.data.record:
+            checkpoint.write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
