@@ -10,6 +10,7 @@ torch.Size([3, 5, 16])
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +70,7 @@ class AWDLSTM(nn.Module):
         self.embedding = EmbeddingDropout(nn.Embedding(words, size), drop_words)
         widths = [size, *[hidden] * (layers - 1), size]
         self.rnns = nn.ModuleList(
-            WeightDrop(nn.LSTM(before, after, batch_first=True), drop_weights)
-            for before, after in zip(widths, widths[1:], strict=False)
+            WeightDrop(nn.LSTM(before, after, batch_first=True), drop_weights) for before, after in pairwise(widths)
         )
         rates = [drop_input, *[drop_hidden] * (layers - 1), drop_output]
         self.drops = nn.ModuleList(LockedDropout(rate) for rate in rates)

@@ -16,16 +16,16 @@ from ...text import Text
 Reader = Callable[[str, Path | None], list[str]]
 READERS: dict[str, Reader] = {"ptb": ptb, "wikitext-2": wikitext2}
 
-NOUNS = "cat dog bird horse child teacher doctor farmer sailor river".split()
-VERBS = "see chase follow like hear find know help meet call".split()
-ADJECTIVES = "old young small quiet brave tired happy strange".split()
+NOUNS = ["cat", "dog", "bird", "horse", "child", "teacher", "doctor", "farmer", "sailor", "river"]
+VERBS = ["see", "chase", "follow", "like", "hear", "find", "know", "help", "meet", "call"]
+ADJECTIVES = ["old", "young", "small", "quiet", "brave", "tired", "happy", "strange"]
 
 
 def sentences(count: int, seed: int) -> list[str]:
     """Words of generated sentences in which subject and verb agree, however much stands between them.
 
     >>> " ".join(sentences(1, 2))
-    'the strange brave dogs that the horses meet find the teacher <eos>'
+    'the young strange cats that the brave sailors help find the bird <eos>'
     """
     random = np.random.default_rng(seed)
 
@@ -38,9 +38,9 @@ def sentences(count: int, seed: int) -> list[str]:
 
     words: list[str] = []
     for _ in range(count):
-        plural, inner = random.random(2) < 0.5
+        plural, inner, third = (bool(draw < 0.5) for draw in random.random(3))
         aside = ["that", *noun(inner), verb(inner)] if random.random() < 0.4 else []
-        words += [*noun(plural), *aside, verb(plural), *noun(random.random() < 0.5), EOS]
+        words += [*noun(plural), *aside, verb(plural), *noun(third), EOS]
     return words
 
 
