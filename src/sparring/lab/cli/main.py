@@ -16,6 +16,7 @@ from ..errors import Interrupted, LabError, RunError, first_line, unknown
 from .data import data_app
 from .options import Board, Cores, DataDir, Every, Out, Scale, Seeds, Sets, TaskName
 from .parse import MAX_SEED, data_folder, parse_methods, parse_seeds, parse_sets
+from .study import study_app
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 a fault of sparring itself; 2 a wrong name, value or combination; 3 data missing or damaged;
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 
 
 @app.command("tasks")
