@@ -1,7 +1,7 @@
 """`sparring study`: claims with their experiments."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -98,7 +98,6 @@ def show(
     from ..studies.library import study as find
     from ..studies.results import results
     from .show import console
-    from .studies import study_table
 
     screen, folder = console(), records_folder(records)
     for study in find(name):
@@ -125,3 +124,39 @@ def docs(
     from .show import console
 
     console().print(f"page: {write_page(records_folder(records), to)}")
+
+
+def gap(difference: Any) -> str:
+    """A paired difference with its 95 % interval."""
+    if difference is None:
+        return "-"
+    text = f"{difference.mean:+.3g}"
+    if difference.interval is not None:
+        text += f" [{difference.interval[0]:+.3g}, {difference.interval[1]:+.3g}]"
+    return text
+
+
+def study_table(found: Any) -> Any:
+    """The `Results` of a study, one line for every arm."""
+    from .show import number, table
+
+    study = found.study
+    made = table(
+        f"{study.name}: test {study.metric}, {study.better} is better; {found.done} of {found.total} runs",
+        "arm", "chosen", study.metric, "spread", f"to {study.baseline} [95 %]", "to control [95 %]", "seeds", "passes", "seconds",
+        numbers=(study.metric, "spread", "seeds", "passes", "seconds"),
+    )  # fmt: skip
+    for row in found.rows:
+        chosen = "being tuned" if row.trial is None else ", ".join(f"{k}={v}" for k, v in row.trial.items())
+        made.add_row(
+            row.arm.name,
+            chosen,
+            number(row.mean),
+            number(row.spread, 3),
+            escape(gap(row.to_baseline)),
+            escape(gap(row.to_control)),
+            str(len(row.values)),
+            number(row.passes, 3),
+            number(row.seconds, 3),
+        )
+    return made

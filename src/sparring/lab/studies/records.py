@@ -15,7 +15,6 @@ from typing import Any, Literal
 from ..errors import RunError
 from ..runs.checkpoint import plain
 from ..task import Setting
-from ..training.settings import DEFAULTS
 
 Role = Literal["tuning", "evaluation"]
 ENTRIES = ("task", "scale", "method", "values", "seed", "role", "version", "validation", "test")
@@ -39,17 +38,20 @@ class Record:
     def of(self, setting: Setting, role: Role, version: int) -> bool:
         """Whether it is the run of that setting in that role.
 
-        Settings of the loop that came later than the record stood at their defaults when it was made.
+        A setting that the record does not know came later; its default is what used to happen without it.
         """
         mine, theirs = self.entries, setting
         if (mine["task"], mine["scale"], mine["method"]) != (theirs.task, theirs.scale, theirs.method):
             return False
         if (mine["seed"], mine["role"], mine["version"]) != (theirs.seed, role, version):
             return False
-        nothing = object()
-        return all(
-            mine["values"].get(name, DEFAULTS.get(name, nothing)) == value for name, value in theirs.values.items()
-        )
+        known = mine["values"]
+        return all(known.get(name, later) == value for name, value, later in sides(theirs))
+
+
+def sides(setting: Setting) -> list[tuple[str, Any, Any]]:
+    """Every setting with its value, and what to take where a record lacks it: the same, unless the study asks for it."""
+    return [(name, value, None if name in setting.overrides else value) for name, value in setting.values.items()]
 
 
 def append(path: Path, entries: Mapping[str, Any]) -> None:

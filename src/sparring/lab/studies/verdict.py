@@ -34,8 +34,8 @@ class Finding:
         corrected: the interval at the level that Holm's procedure gives this part.
         p_value: two-sided, after Holm's correction.
         effect: what the source reports.
+        level: that Holm's procedure leaves to this part.
         verdict: see `judge`.
-        seeds: how many would settle an open part at the spread seen, with a power of 80 %; None where that is unknown.
     """
 
     gains: tuple[float, ...]
@@ -44,8 +44,17 @@ class Finding:
     corrected: tuple[float, float] | None
     p_value: float | None
     effect: float | None
+    level: float
     verdict: Verdict
-    seeds: int | None = None
+
+    @property
+    def seeds(self) -> int | None:
+        """How many would settle an open part at the spread seen, with a power of 80 %; None where that is unknown."""
+        deviation, half = spread(self.gains), (self.effect or 0.0) / 2
+        if self.verdict != "open" or deviation is None or math.isnan(self.mean):
+            return None
+        needed = seeds_needed(max(self.mean, half - self.mean), deviation, self.level)
+        return None if needed is None else max(FEWEST, needed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -104,11 +113,7 @@ def judge(gains: Sequence[float], effect: float | None, level: float = LEVEL, ad
             verdict = "refuted"
         elif p_value is not None and p_value < LEVEL and narrow.mean > 0:
             verdict = "confirmed"
-    seeds, deviation = None, spread(gains)
-    if verdict == "open" and deviation is not None and not math.isnan(narrow.mean):
-        seeds = seeds_needed(max(narrow.mean, half - narrow.mean), deviation, level)
-        seeds = None if seeds is None else max(FEWEST, seeds)
-    return Finding(tuple(gains), narrow.mean, narrow.interval, whole.interval, p_value, effect, verdict, seeds)
+    return Finding(tuple(gains), narrow.mean, narrow.interval, whole.interval, p_value, effect, level, verdict)
 
 
 def judge_all(parts: Sequence[tuple[Sequence[float], float | None]]) -> list[Finding]:
