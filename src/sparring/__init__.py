@@ -1,8 +1,7 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
 from . import attacks, ensembles, estimators, metrics, nn, recipes
-from .balls.flips import Flips
-from .balls.norms import L2, Linf
+from .balls import L2, Ball, Flips, Linf
 from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
 from .losses import binary_cross_entropy, cross_entropy, squared_loss
 from .objective import Objective, Term
@@ -18,6 +17,7 @@ __all__ = [
     "ARM",
     "L2",
     "PGD",
+    "Ball",
     "Bernoulli",
     "DisARM",
     "DropoutKL",

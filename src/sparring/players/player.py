@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..sites.site import Slot
 
 

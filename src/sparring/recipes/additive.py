@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ..balls.norms import L2, Ball, Linf
+from ..balls import L2, Ball, Linf
 from ..objective import Objective, Term, Weight
 from ..penalties import Penalty, kl, symmetric_kl
 from ..players import PGD, FastGradient

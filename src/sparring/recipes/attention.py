@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..balls.norms import L2, Linf
+from ..balls import L2, Linf
 from ..objective import Objective, Term, Weight
 from ..players import FastGradient, Interpretable, Noise, WordDirections
 from ..players.interpretable import Reading

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..balls.norms import L2
+from ..balls import L2
 from ..ensembles.ensemble import member_losses
 from .input import Input
 from .site import Undo, Visit

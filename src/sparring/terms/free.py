@@ -146,9 +146,7 @@ class FreeAT(Objective):
             old = self.carried[len(leaves)] if len(leaves) < len(self.carried) else None
             fits = old is not None and old.shape == slot.value.shape
             bare = Slot(slot.name, slot.value.detach(), slot.valid)
-            start = (
-                self.player.ball.project(old, slot.valid) if fits and old is not None else self.player.first_move(bare)
-            )
+            start = self.player.first_move(bare) if old is None or not fits else self._inside(old, bare)
             leaves.append(start.detach().requires_grad_())
             slots.append(bare)
             return leaves[-1]
@@ -160,6 +158,10 @@ class FreeAT(Objective):
         self.carried, self._slots = [leaf.detach() for leaf in leaves], slots
         self._finish(step, total)
         return total
+
+    def _inside(self, carried: Tensor, slot: Slot) -> Tensor:
+        """The perturbation of the last batch, fit for this one: its padding and its clean values are others."""
+        return self.player.ball.project(carried, slot.valid, around=slot.value)
 
     def ascend(self) -> None:
         """Move the carried perturbation along the gradient that the last backward pass left."""

@@ -163,7 +163,11 @@ class Term:
         step.note(self.name, norm=norms.mean(), at_boundary=(norms >= ball.radius * (1 - 1e-4)).float().mean())
         if step.cache.get("measure_noise"):
             rivals = [
-                ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1))
+                ball.in_box(
+                    ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1)),
+                    s.valid,
+                    around=s.value,
+                )
                 for v, s, n in zip(values, game.slots, norms, strict=True)
             ]
             with torch.no_grad():
