@@ -200,5 +200,6 @@ def comparisons(runs: Sequence[Run], tasks: Mapping[str, Task]) -> list[Comparis
     ):
         task = tasks.get(name)
         order = [method.name for method in task.methods] if task else []
-        found.append(compare(group, task.baseline if task else "plain", order))
+        baseline = task.baseline if task else group[0].result.get("baseline", "plain")
+        found.append(compare(group, baseline, order))
     return found

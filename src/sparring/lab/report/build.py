@@ -70,7 +70,7 @@ def section(comparison: Comparison) -> dict[str, Any]:
     ]
     return {
         "comparison": comparison,
-        "title": entry.summary if entry else "",
+        "title": comparison.rows[0].runs[0].result.get("summary", entry.summary if entry else ""),
         "paper": entry.paper if entry else "",
         "headline": headline(comparison),
         "colours": colours,

@@ -119,7 +119,11 @@ def draw(name: str, figure: Mapping[str, Any], colours: Mapping[str, int]) -> Ch
         case "reliability":
             parts = (figure["confidence"], figure["accuracy"], figure["count"])
             drawing = plots.reliability(*parts, colours[name])
-            return chart(name, drawing, note=f"expected calibration error {figure['ece']:.3g}")
+            told = f"expected calibration error {figure['ece']:.3g}"
+            if "debiased" in figure:
+                value, low, high = figure["debiased"]
+                told += f", debiased {value:.3g} [{low:.3g}, {high:.3g}]"
+            return chart(name, drawing, note=f"{told}; {note}" if note else told)
         case "histogram":
             legend = [(series, place) for place, series in enumerate(figure["series"], 1)]
             return chart(name, plots.histogram(figure["series"], figure["x_label"]), legend, note)

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -90,18 +90,29 @@ def read_record(path: Path, *names: str) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder against every other process; the lock dies with the process, however it dies."""
+def locked(folder: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a run folder against every other process; the lock dies with the process, however it dies.
+
+    Args:
+        folder: made where it does not exist.
+        wait: called again and again while another process holds the lock; without it that is an error.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a")  # noqa: SIM115 - must outlive this statement
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(f"another process is writing {folder}; wait for it or choose another --out") from error
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if wait is None:
+                    raise RunError(
+                        f"another process is writing {folder}; wait for it or choose another --out"
+                    ) from error
+                wait()
         for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink(missing_ok=True)
         yield

@@ -5,6 +5,7 @@ OUT/TASK/SCALE/METHOD/seed-0/
   config.json       what decides the result          environment.json  versions, machine, command
   metrics.jsonl     one line per epoch               state.json        the checkpoint, with *.safetensors
   result.json       the end: test figures, costs     figures.json      data of the report's figures
+  data.json         where the user's own examples come from, and which rows are in which split
 ```
 
 >>> from sparring.lab.registry import task
@@ -37,6 +38,18 @@ def folder_of(out: Path, setting: Setting) -> Path:
     )
 
 
+def root_of(path: Path, setting: Setting) -> Path:
+    """The folder under which `folder_of` put a run; a run that was put elsewhere is a root of its own.
+
+    >>> from sparring.lab.registry import task
+    >>> setting = task("sequential-digits").setting("plain")
+    >>> root_of(Path("runs/sequential-digits/tiny/plain/seed-0"), setting).as_posix(), root_of(Path("x"), setting).as_posix()
+    ('runs', 'x')
+    """
+    end = folder_of(Path(), setting).parts
+    return Path(*path.parts[: -len(end)]) if path.parts[-len(end) :] == end else path
+
+
 def config_of(setting: Setting) -> dict[str, Any]:
     """What decides the result: two runs that agree on it are the same run."""
     names = ("task", "method", "scale", "seed")
@@ -44,6 +57,7 @@ def config_of(setting: Setting) -> dict[str, Any]:
         **{name: getattr(setting, name) for name in names},
         "values": dict(setting.values),
         "overrides": dict(setting.overrides),
+        **({"source": setting.source} if setting.source else {}),
     }
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from . import checkpoint
 from ..errors import RunError
-from ..registry import task as find_task
+from ..registry import task_of
 from .run import prepare
 from ..task import Setting
 from ..training.train import Session, score
@@ -20,8 +20,9 @@ def setting_of(folder: Path, data: Path | None = None) -> Setting:
         raise RunError(f"{folder} is not a run folder (it has no config.json)")
     names = ("task", "method", "scale", "seed", "values", "overrides")
     config = checkpoint.read_record(folder / "config.json", *names)
-    find_task(config["task"]).method(config["method"])
-    return Setting(data=data, **{name: config[name] for name in names})
+    setting = Setting(data=data, source=config.get("source", ""), **{name: config[name] for name in names})
+    task_of(setting).method(setting.method)
+    return setting
 
 
 def load_run(folder: Path, data: Path | None = None) -> Session:

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import nn
+from torch import Tensor, nn
 
 from . import checkpoint
 from ..data import DataError
-from ..errors import Interrupted, LabError, first_line
-from ..registry import task as find_task
-from .folder import Folder, read_metrics
+from ..errors import Interrupted, LabError, RunError, first_line
+from ..registry import task_of
+from ..source import blamed_on
+from .folder import Folder, folder_of, read_metrics, root_of
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
 
@@ -41,13 +42,23 @@ def start_equal(task: Task, setting: Setting, data: Data) -> nn.Module:
     return model
 
 
-def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session:
-    """Data, model, objective and optimiser of a run, before its first step."""
-    task = find_task(setting.task)
+def prepare(
+    setting: Setting, accelerator: Accelerator | None = None, start: Mapping[str, Tensor] | None = None
+) -> Session:
+    """Data, model, objective and optimiser of a run, before its first step.
+
+    Args:
+        setting: what to run.
+        accelerator: this process's place among the others.
+        start: weights of the stage that the run starts from.
+    """
+    task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
     model = start_equal(task, setting, data).to(accelerator.device)
+    if start is not None and task.stage is not None:
+        task.stage.adopt(model, start)
     method = task.method(setting.method)
     set_seed(setting.seed, device_specific=True)
     objective = method.objective(model, setting, data) if method.objective else None
@@ -81,6 +92,8 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     task, epochs = session.task, read_metrics(folder.path)
     result = {
         "task": task.name,
+        "summary": task.summary,
+        "baseline": task.baseline,
         "score": task.score,
         "better": task.better,
         "epochs": session.progress.epoch,
@@ -100,6 +113,29 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     return result
 
 
+def stage_weights(
+    setting: Setting, path: Path, command: str, checkpoint_every: float, watch: Watch, stop: threading.Event
+) -> Mapping[str, Tensor] | None:
+    """What the run's stage learnt; done first where it is not there yet, waited for where another process is at it."""
+    stage = task_of(setting).stage
+    first = stage.run(setting) if stage else None
+    if first is None:
+        return None
+    folder = folder_of(root_of(path, setting), first)
+
+    def wait() -> None:
+        if stop.is_set():
+            raise Interrupted(f"stopped while another process works on {folder}; the same command goes on from there")
+        time.sleep(0.2)
+
+    execute(first, folder, command, checkpoint_every, watch, wait=wait)
+    parts = checkpoint.load(folder)
+    if not parts or not parts.get("best"):
+        raise RunError(f"{folder} is finished but holds no weights; delete it to do this stage again")
+    weights: Mapping[str, Tensor] = parts["best"]
+    return weights
+
+
 def execute(
     setting: Setting,
     path: Path,
@@ -107,8 +143,11 @@ def execute(
     checkpoint_every: float = 30.0,
     watch: Watch = lambda session: None,
     tensorboard: bool = False,
+    wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Do a run, or the rest of it; returns its result. A finished run is read, not repeated.
+
+    The stage that a run starts from is done first, in a folder of its own.
 
     Args:
         setting: what to run.
@@ -117,17 +156,22 @@ def execute(
         checkpoint_every: seconds between checkpoints; 0 takes one after every update.
         watch: called after every batch.
         tensorboard: also write TensorBoard event files into the folder.
+        wait: called again and again while another process works on this run; without it that is an error.
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with checkpoint.locked(path) if main else nullcontext(), stop_signals() as stop:
+    with checkpoint.locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
         accelerator.wait_for_everyone()
         if (path / "result.json").exists():
             return checkpoint.read_json(path / "result.json")
+        begun = (path / "state.json").exists()  # what a stage learnt is in there already
+        start = None if begun else stage_weights(setting, path, command, checkpoint_every, watch, stop)
         with blamed_on_changes(setting):
-            session = prepare(setting, accelerator)
+            session = prepare(setting, accelerator, start)
+        if main and session.data.record:
+            checkpoint.write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
