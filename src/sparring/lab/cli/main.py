@@ -101,7 +101,9 @@ def list_methods(
 @app.command()
 def run(
     task: TaskName,
-    method: Annotated[str, typer.Option(help="a method of the task, see `sparring tasks TASK`")] = "plain",
+    method: Annotated[
+        str | None, typer.Option(help="a method of the task, see `sparring tasks TASK`; default its baseline")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="decides initial weights, data order and noise")] = 0,
     scale: Scale = "tiny",
     data: DataDir = None,
@@ -130,6 +132,7 @@ def run(
 
     torch.set_num_threads(threads)
     entry = find(task)
+    method = method or entry.baseline
     setting = entry.setting(method, scale, seed, data_folder(data), parse_sets(sets))
     path, screen = folder_of(out, setting), console()
     if not (path / "result.json").exists():
@@ -211,7 +214,7 @@ def write_report(out: Path, to: Path) -> None:
     from ..report.build import build
     from .show import console
 
-    to = build(out, to / "report.html" if to.is_dir() else to)
+    to = build(out, to / "report.html" if to.is_dir() else to, lambda text: print(f"sparring: {text}", file=sys.stderr))
     console().print(f"report: {escape(str(to))}")
 
 
