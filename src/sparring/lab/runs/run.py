@@ -21,6 +21,7 @@ from ..registry import task_of
 from ..source import blamed_on
 from .folder import Folder, folder_of, read_metrics, root_of
 from ..task import Data, Setting, Task
+from ..training.devices import brought, on_processor
 from ..training.train import Session, keep_best, score, train, undisturbed
 
 Watch = Callable[[Session], None]
@@ -55,7 +56,7 @@ def prepare(
     task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
-    data = task.load(setting)
+    data = brought(task.load(setting), accelerator.device)
     model = start_equal(task, setting, data).to(accelerator.device)
     if start is not None and task.stage is not None:
         task.stage.adopt(model, start)
@@ -67,7 +68,7 @@ def prepare(
 
 def accelerate(setting: Setting) -> Accelerator:
     """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
-    return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+    return Accelerator(cpu=on_processor(), gradient_accumulation_steps=setting["accumulate"])
 
 
 @contextmanager
