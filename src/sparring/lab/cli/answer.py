@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..runs.checkpoint import plain
+from ..runs.files import plain
 
 
 class Answer:

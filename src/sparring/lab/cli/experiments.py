@@ -15,7 +15,9 @@ from .parse import MAX_SEED, choose_device, data_folder, parse_methods, parse_se
 
 def run(
     task: TaskName,
-    method: Annotated[str, typer.Option(help="a method of the task, see `sparring tasks TASK`")] = "plain",
+    method: Annotated[
+        str | None, typer.Option(help="a method of the task, see `sparring tasks TASK`; default its baseline")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="decides initial weights, data order and noise")] = 0,
     scale: Scale = "tiny",
     data: DataDir = None,
@@ -46,6 +48,7 @@ def run(
     choose_device(device)
     torch.set_num_threads(threads)
     entry = find(task)
+    method = method or entry.baseline
     setting = entry.setting(method, scale, seed, data_folder(data), parse_sets(sets))
     path, screen = folder_of(out, setting), console()
     if not (path / "result.json").exists():

@@ -15,6 +15,7 @@ from ..errors import Interrupted, LabError, RunError, first_line
 from . import experiments, lists, pages
 from .answer import Answer
 from .data import data_app
+from .study import study_app
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 a fault of sparring itself; 2 a wrong name, value or combination; 3 data missing or damaged;
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 
 
 def show_version(wanted: bool) -> None:

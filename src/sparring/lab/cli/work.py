@@ -1,6 +1,7 @@
 """What several commands do: work through jobs with progress on the screen, and the demonstration."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def write_report(out: Path, to: Path) -> None:
     """The report of everything under `out`, and a line that says where it is."""
     from ..report.build import build
 
-    to = build(out, to / "report.html" if to.is_dir() else to)
+    to = build(out, to / "report.html" if to.is_dir() else to, lambda text: print(f"sparring: {text}", file=sys.stderr))
     Answer.say(report=to)
     console().print(f"report: {escape(str(to))}")
 
