@@ -66,7 +66,7 @@ def test_bleu_is_sacrebleus_and_signed(tmp_path: Path) -> None:
     with torch.no_grad():
         assert loss_per_piece(session.model, test.first(1)) == pytest.approx(one[0], rel=1e-5)
     execute(setting, tmp_path)
-    (figure,) = json.loads((tmp_path / "figures.json").read_text())
+    (figure,) = json.loads((tmp_path / "figures.json").read_text())["figures"]
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in figure["note"]
     ready = metric(task("iwslt14-de-en").setting("plain"))
     ready.corpus_score(["a b"], [["a b"]])
