@@ -99,7 +99,8 @@ class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
     Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
-    `text`, training reads on in it, and `train` is only there to be scored.
+    `text`, training reads on in it, and `train` is only there to be scored. `helpers` are the trained models of the runs
+    that the task's `helpers` names, put there before the run is scored.
     """
 
     train: Split
@@ -108,6 +109,7 @@ class Data:
     extra: Mapping[str, Any] = field(default_factory=dict)
     unlabelled: Split | None = None
     text: Text | None = None
+    helpers: dict[str, nn.Module] = field(default_factory=dict)
 
 
 class Trainable(Protocol):
@@ -182,6 +184,11 @@ def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, An
     return []
 
 
+def nobody(setting: Setting) -> dict[str, Setting]:
+    """No helpers."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Task:
     """Data + model + metric + methods, at the scales `tiny`, `small` and `paper`.
@@ -199,6 +206,7 @@ class Task:
         evaluate: `(model, split, setting) -> {"error": 0.1, ...}`; called in eval mode without gradients.
         figures: `(model, data, setting) -> [figure, ...]` after training, see `sparring.lab.figures` for the kinds.
         stage: the run from whose weights this task's runs start (pre-training, then fine-tuning), if there is one.
+        helpers: `(setting) -> {name: setting}` of other runs whose models are needed to score this one.
         probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
         paper: where the settings come from.
     """
@@ -215,6 +223,7 @@ class Task:
     figures: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     probe: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     stage: Stage | None = None
+    helpers: Callable[[Setting], Mapping[str, Setting]] = nobody
     baseline: str = "plain"
     paper: str = ""
 

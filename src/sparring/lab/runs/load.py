@@ -9,6 +9,7 @@ from torch import nn
 from . import checkpoint
 from ..errors import RunError
 from ..registry import task as find_task
+from .helpers import bring_helpers
 from .run import prepare
 from ..task import Setting
 from ..training.train import Session, score
@@ -44,6 +45,7 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
             "was it trained on other data, or by another version?"
         ) from error
     session.model.eval()
+    bring_helpers(session, folder)
     return session
 
 

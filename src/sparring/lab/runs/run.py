@@ -19,6 +19,7 @@ from ..data import DataError
 from ..errors import Interrupted, LabError, RunError, first_line
 from ..registry import task as find_task
 from .folder import Folder, folder_of, read_metrics, root_of
+from .helpers import bring_helpers
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
 
@@ -88,6 +89,7 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     if not session.best_weights:
         keep_best(session, score(session, "validation"))
     session.model.load_state_dict(session.best_weights)
+    bring_helpers(session, folder.path)
     task, epochs = session.task, read_metrics(folder.path)
     result = {
         "task": task.name,
