@@ -13,7 +13,7 @@ import torch
 import reading
 from sparring.lab import registry
 from sparring.lab.errors import Interrupted, LabError
-from sparring.lab.runs import checkpoint
+from sparring.lab.runs import checkpoint, files
 from sparring.lab.runs.folder import folder_of
 from sparring.lab.runs.run import execute, prepare
 
@@ -124,7 +124,7 @@ def test_a_killed_owner_hands_the_stage_over(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_stage_can_be_interrupted(tmp_path: Path) -> None:
-    with checkpoint.locked(stage_of(tmp_path)):
+    with files.locked(stage_of(tmp_path)):
         timer = PROCESSES.Process(
             target=lambda pid: (time.sleep(0.5), os.kill(pid, signal.SIGINT)), args=(os.getpid(),)
         )

@@ -1,7 +1,7 @@
 """What a task is: data, a model, a metric, and the methods that compete on it with their papers' settings.
 
-To add a task, write one file in `sparring/lab/tasks/` that ends in `TASKS = (Task(...),)` and add the file's name to
-`MODULES` in `sparring/lab/tasks/__init__.py`. The four functions of a task see only a `Setting`, a read-only mapping
+To add a task of your own, write a file that ends in `TASK = Task(...)` and name it: `sparring run ./mine.py`; a package can
+offer tasks through the entry-point group `sparring.tasks`. The four functions of a task see only a `Setting`, a read-only mapping
 of every number that shapes the run (the scale's, then the method's, then the user's `--set name=value`).
 
 >>> import torch
@@ -28,6 +28,7 @@ of every number that shapes the run (the scale's, then the method's, then the us
 (0.2, 2, 0)
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,7 @@ class Split:
 class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
+    `record` is plain data about where the examples come from; it is written into the run folder as `data.json`.
     Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
     `text`, training reads on in it, and `train` is only there to be scored. `helpers` are the trained models of the runs
     that the task's `helpers` names, put there before the run is scored.
@@ -107,6 +109,7 @@ class Data:
     validation: Split
     test: Split | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
     unlabelled: Split | None = None
     text: Text | None = None
     helpers: dict[str, nn.Module] = field(default_factory=dict)
@@ -154,6 +157,7 @@ class Setting:
     data: Path | None
     values: Mapping[str, Value]
     overrides: Mapping[str, Value] = field(default_factory=dict)  # what the user changed, already in `values`
+    source: str = ""  # the Python file of a user's own task
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
@@ -189,6 +193,11 @@ def nobody(setting: Setting) -> dict[str, Setting]:
     return {}
 
 
+def nothing_more(values: Mapping[str, Value], data: Path | None) -> Mapping[str, Value]:
+    """No derived settings."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Task:
     """Data + model + metric + methods, at the scales `tiny`, `small` and `paper`.
@@ -209,6 +218,9 @@ class Task:
         helpers: `(setting) -> {name: setting}` of other runs whose models are needed to score this one.
         probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
         paper: where the settings come from.
+        derive: `(values, data) -> {"contents": "1a2b", ...}`: settings that follow from others and from files, such as a
+            fingerprint of the data. They name the run folder like the user's own changes, so other contents are other runs.
+        source: the Python file that a user's own task comes from; set by the registry.
     """
 
     name: str
@@ -226,8 +238,14 @@ class Task:
     helpers: Callable[[Setting], Mapping[str, Setting]] = nobody
     baseline: str = "plain"
     paper: str = ""
+    derive: Callable[[Mapping[str, Value], Path | None], Mapping[str, Value]] = nothing_more
+    source: str = ""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.+-]+", self.name) or not self.name.strip("."):
+            raise ValueError(
+                f"a task is called {self.name!r}; letters, digits, - and _ make a name that can be a folder"
+            )
         names = [method.name for method in self.methods]
         if self.baseline not in names:
             raise ValueError(f"task {self.name}: baseline {self.baseline!r} is not among its methods {names}")
@@ -261,7 +279,10 @@ class Task:
             changes[name] = like(name, values[name], value)
         values.update(changes)
         check(values)
-        return Setting(self.name, method, scale, seed, data, values, changes)
+        for name, value in self.derive(values, data).items():
+            if name not in changes:  # a setting that was made before keeps what it was made with
+                values[name] = changes[name] = value
+        return Setting(self.name, method, scale, seed, data, values, changes, self.source)
 
 
 def like(name: str, default: Value, value: Value) -> Value:

@@ -14,4 +14,5 @@ MODULES: tuple[str, ...] = (
     "attention",
     "dropouts",
     "segmentation",
+    "own",
 )

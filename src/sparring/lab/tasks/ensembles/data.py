@@ -57,7 +57,7 @@ def painted(setting: Setting, size: int = 32, channels: int = 3) -> Data:
     helpers: dict[str, nn.Module] = {}
     return Data(
         train=Split(*paint(data.train, setting["examples"]), collate=shifted if channels == 3 else None),
-        validation=Split(*paint(data.validation, 100)),
+        validation=Split(*paint(data.validation, setting["test_examples"] // 2)),
         test=Attacked(*paint(data.test, setting["test_examples"]), helpers=helpers),
         extra={"classes": 10, "channels": channels, "size": size},
         helpers=helpers,

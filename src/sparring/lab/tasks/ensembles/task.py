@@ -57,7 +57,11 @@ SCALES: dict[str, dict[str, Values]] = {
     },
     "cifar10-ensemble": {"tiny": IMAGES, "small": CIFAR, "paper": PAPER},
     "cifar100-ensemble": {"tiny": IMAGES, "small": {**CIFAR, "examples": 0, "epochs": 10}, "paper": PAPER},
-    "tiny-imagenet-ensemble": {"tiny": {**IMAGES, "epochs": 1, "attacked": 10}, "small": CIFAR, "paper": PAPER},
+    "tiny-imagenet-ensemble": {
+        "tiny": {**IMAGES, "epochs": 1, "attacked": 4, "width": 2, "examples": 200},
+        "small": CIFAR,
+        "paper": PAPER,
+    },
 }
 SUMMARIES = {
     "digits-ensemble": "8 x 8 digits, three small CNNs trained at once, clean and under attack",
