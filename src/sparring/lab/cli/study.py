@@ -93,7 +93,7 @@ def show(
 
     Example: `sparring study show few-labels`
     """
-    from ..runs.checkpoint import write_atomic
+    from ..runs.files import write_atomic
     from ..studies.figure import figure
     from ..studies.library import study as find
     from ..studies.results import results
