@@ -3,11 +3,11 @@
 import time
 from pathlib import Path
 
-from . import checkpoint
 from ..errors import RunError
-from .folder import folder_of, root_of
 from ..training.randomness import random_state, restore_random_state
 from ..training.train import Session
+from . import checkpoint
+from .folder import folder_of, root_of
 
 
 def bring_helpers(session: Session, path: Path) -> None:
