@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import Interrupted, LabError, RunError, first_line
+from .runs import folder
 from .task import Setting
 
 
@@ -38,6 +39,7 @@ class Orders:
     command: str = ""
     checkpoint_every: float = 30.0
     tensorboard: bool = False
+    patience: float = 30.0  # seconds to wait for a process that writes a job's folder, as workers of a killed parent do
 
 
 Notice = tuple[Path, int, int]  # run folder, batches done, batches in all
@@ -101,10 +103,19 @@ def work(job: Job, orders: Orders) -> Failure | None:
             last = time.monotonic()
             Worker.notices.put((job.path, session.progress.step, session.total))
 
+    deadline = time.monotonic() + orders.patience
+
+    def wait() -> None:
+        if Worker.stopping:
+            raise Interrupted(f"stopped while another process is writing {job.path}")
+        if time.monotonic() > deadline:
+            raise RunError(f"another process is writing {job.path}; wait for it or choose another --out")
+        time.sleep(0.1)
+
     if Worker.stopping:
         return Failure("stopped", Interrupted.exit_code)
     try:
-        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard)
+        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard, wait)
     except LabError as error:
         return Failure(str(error), error.exit_code)
     except DataError as error:
@@ -115,8 +126,11 @@ def work(job: Job, orders: Orders) -> Failure | None:
 
 
 def finished(job: Job) -> bool:
-    """Whether a run has nothing left to do."""
-    return (job.path / "result.json").exists()
+    """Whether a run has nothing left to do; one that was trained on other data than the job's is refused."""
+    if folder.finished(job.path) is None:
+        return False
+    folder.check_finished_data(job.path, job.setting)
+    return True
 
 
 def execute_all(

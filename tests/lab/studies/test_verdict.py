@@ -111,3 +111,13 @@ def test_an_open_part_says_how_many_seeds_would_settle_it() -> None:
     assert found.verdict == "open"
     assert found.seeds == seeds_needed(found.mean, float(np.std(found.gains, ddof=1)))
     assert judge([1.0, float("nan"), 2.0, 1.0, 1.0], effect=1.0).verdict == "open"
+
+
+def test_runs_that_diverged_are_told_and_in_no_mean(tmp_path: Path) -> None:
+    study = plant(tmp_path, {"noise": 2.0, "vat": 4.0}, 6)
+    lines = [json.loads(line) for line in (tmp_path / study.file).read_text().splitlines()]
+    lines[-1]["test"] = None
+    (tmp_path / study.file).write_text("\n".join(map(json.dumps, lines)))
+    found = results(study, tmp_path)
+    assert "vat diverged with 1 seeds" in found.sentence
+    assert len(next(row for row in found.rows if row.arm.name == "vat").values) == 5

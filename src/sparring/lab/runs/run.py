@@ -14,14 +14,19 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 
-from . import checkpoint
 from ..data import DataError
+from ..data.files import folder_of as folder_of_data
+from ..data.fingerprint import fingerprint, noted
 from ..errors import Interrupted, LabError, RunError, first_line
 from ..registry import task_of
 from ..source import blamed_on
-from .folder import Folder, folder_of, read_metrics, root_of
 from ..task import Data, Setting, Task
+from ..training.devices import brought, on_processor
 from ..training.train import Session, keep_best, score, train, undisturbed
+from . import checkpoint
+from .files import locked, log, read_json, write_json
+from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
+from .shapes import RESULT
 
 Watch = Callable[[Session], None]
 
@@ -55,7 +60,7 @@ def prepare(
     task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
-    data = task.load(setting)
+    data = brought(task.load(setting), accelerator.device)
     model = start_equal(task, setting, data).to(accelerator.device)
     if start is not None and task.stage is not None:
         task.stage.adopt(model, start)
@@ -67,30 +72,40 @@ def prepare(
 
 def accelerate(setting: Setting) -> Accelerator:
     """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
-    return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+    return Accelerator(cpu=on_processor(), gradient_accumulation_steps=setting["accumulate"])
 
 
 @contextmanager
-def blamed_on_changes(setting: Setting) -> Iterator[None]:
-    """A run that cannot be set up with what the user changed is the user's to put right."""
+def blamed_on_changes(setting: Setting, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """A run that cannot be set up or take its first step with what the user changed is the user's to put right.
+
+    Args:
+        setting: what to run.
+        begun: whether a step was taken; from then on only a `ValueError` can be about the settings.
+    """
     try:
         yield
     except DataError:
         raise
     except (ValueError, RuntimeError) as error:
-        if not setting.overrides:
+        if not setting.overrides or (begun() and not isinstance(error, ValueError)):
             raise
         changes = ", ".join(f"{name}={value}" for name, value in setting.overrides.items())
-        raise LabError(f"{setting.task} cannot be set up with {changes}: {first_line(error)}") from error
+        raise LabError(f"{setting.task} cannot be run with {changes}: {first_line(error)}") from error
 
 
 def finish(session: Session, folder: Folder) -> dict[str, Any]:
-    """Score the best epoch's weights on the test split and write result.json: the run is done."""
+    """Score the best epoch's weights on the test split; save everything, then say finished.
+
+    `result.json` comes after the checkpoint and the figures and names the weights it is about. What follows it only
+    makes room. A kill anywhere in between goes on from the checkpoint and ends in the same files.
+    """
     if not session.best_weights:
         keep_best(session, score(session, "validation"))
+    folder.save(session)
     session.model.load_state_dict(session.best_weights)
-    task, epochs = session.task, read_metrics(folder.path)
-    result = {
+    task, epochs = session.task, read_metrics(folder.path) if folder.main else []
+    result: dict[str, Any] = {
         "task": task.name,
         "summary": task.summary,
         "baseline": task.baseline,
@@ -107,9 +122,32 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     if folder.main:
         with undisturbed(session.model):
             figures = task.figures(session.model, session.data, session.setting)
-        checkpoint.write_json(folder.path / "figures.json", figures)
-        checkpoint.write_json(folder.path / "result.json", result)
-        checkpoint.save(folder.path, {"best": session.best_weights})  # a finished run needs no optimiser state
+        write_json(folder.path / "figures.json", {"figures": figures})
+        result["weights"] = checkpoint.index_of(folder.path / checkpoint.NEWEST)["best"]["sha256"]
+        write_json(folder.path / "result.json", result)
+        tidy(folder.path)
+    return result
+
+
+def tidy(path: Path) -> None:
+    """Make room: a finished run needs its best weights, not the optimiser's state nor an older checkpoint."""
+    index = checkpoint.index_of(path / checkpoint.NEWEST)
+    if set(index) != {"best"} or (path / checkpoint.OLDER).exists():
+        checkpoint.keep_only(path, "best")
+
+
+def reopened(path: Path, setting: Setting) -> dict[str, Any] | None:
+    """The result of a finished run, checked; None (and no `result.json`) where something is left to do."""
+    if not (path / "result.json").exists():
+        return None
+    result = finished(path)
+    if result is None:
+        log.warning("%s says finished, but not all of its files are good; what is missing is done again", path)
+        checkpoint.forget_weights(path)
+        (path / "result.json").unlink()
+        return None
+    check_finished_data(path, setting)
+    tidy(path)
     return result
 
 
@@ -160,18 +198,22 @@ def execute(
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with checkpoint.locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
+    with locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
+        done = reopened(path, setting) if main else None
         accelerator.wait_for_everyone()
         if (path / "result.json").exists():
-            return checkpoint.read_json(path / "result.json")
-        begun = (path / "state.json").exists()  # what a stage learnt is in there already
+            return done or read_json(path / "result.json", RESULT)
+        begun = checkpoint.resumable(path)  # what a stage learnt is in there already
         start = None if begun else stage_weights(setting, path, command, checkpoint_every, watch, stop)
-        with blamed_on_changes(setting):
+        with blamed_on_changes(setting), noted() as files:
             session = prepare(setting, accelerator, start)
+        folder.check_data(fingerprint(files, folder_of_data(setting.data)))
+        accelerator.wait_for_everyone()
+        folder.check_environment()
         if main and session.data.record:
-            checkpoint.write_json(path / "data.json", session.data.record)
+            write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
@@ -195,7 +237,8 @@ def execute(
                 folder.append(record)
             write_events(record)
 
-        train(session, after_batch, after_epoch)
+        with blamed_on_changes(setting, lambda: session.progress.step > 0):
+            train(session, after_batch, after_epoch)
         return finish(session, folder)
 
 

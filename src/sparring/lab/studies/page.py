@@ -7,7 +7,7 @@ The hand-written parts are in `claims.template.md` beside the records; `{{ claim
 from pathlib import Path
 
 from ..errors import LabError
-from ..runs.checkpoint import write_atomic
+from ..runs.files import write_atomic
 from ..statistics import Difference
 from .figure import figure
 from .library import studies

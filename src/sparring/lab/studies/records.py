@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import RunError
-from ..runs.checkpoint import plain
+from ..runs.files import plain
 from ..task import Setting
 
 Role = Literal["tuning", "evaluation"]

@@ -20,6 +20,7 @@ class Row:
     arm: Arm
     trial: Mapping[str, Value] | None
     values: Mapping[int, float]
+    diverged: int  # evaluation runs without a figure, which are in no mean
     to_baseline: Difference | None
     to_control: Difference | None
     passes: float
@@ -54,8 +55,9 @@ class Results:
         """The verdict in one sentence."""
         if not self.done:
             return "open: nothing has been run"
-        parts = "; ".join(describe(self.study, expect, finding) for expect, finding in self.findings)
-        return f"{self.verdict}: {parts}"
+        parts = [describe(self.study, expect, finding) for expect, finding in self.findings]
+        parts += [f"{row.arm.name} diverged with {row.diverged} seeds" for row in self.rows if row.diverged]
+        return f"{self.verdict}: {'; '.join(parts)}"
 
 
 def describe(study: Study, expect: Expect, finding: Finding) -> str:
@@ -97,6 +99,7 @@ def results(study: Study, folder: Path, data: Path | None = None) -> Results:
                 arm,
                 progress.chosen(arm),
                 values[arm.name],
+                len(records) - len(values[arm.name]),
                 against(arm.name, study.baseline),
                 against(arm.name, arm.control),
                 mean([r.entries["passes_per_step"] for r in records if "passes_per_step" in r.entries]),

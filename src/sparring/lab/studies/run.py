@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Diverged, LabError
 from ..pool import Job, Orders, execute_all
 from ..runs import environment
-from ..runs.checkpoint import read_json
+from ..runs.files import read_json
 from ..runs.folder import folder_of, read_metrics
 from .plan import Progress, Wanted
 from .records import append, read

@@ -53,9 +53,8 @@ def digits(setting: Setting) -> Data:
     )
 
 
-@cache
 def read_mnist(folder: Path | None, split: str) -> tuple[Tensor, Tensor]:
-    """MNIST's images in [0, 1] and labels, read once per process."""
+    """MNIST's images in [0, 1] and labels."""
     found = mnist(split, folder)
     return torch.from_numpy(found.images).float().div_(255), torch.from_numpy(found.labels).long()
 
