@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from .answer import Answer
 from .options import Cores, DataDir
 from .parse import data_folder
 
@@ -43,6 +44,9 @@ def list_studies(records: Records = None) -> None:
     made = table("studies", "study", "claim", "runs", "CPU hours left", "verdict", numbers=("CPU hours left",))
     for study in studies().values():
         found = results(study, records_folder(records))
+        Answer.say(
+            **{study.name: {"claim": study.claim, "done": found.done, "of": found.total, "verdict": found.verdict}}
+        )
         left = number(found.hours_left, 2)
         made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", left, found.verdict)
     console().print(made)
@@ -79,6 +83,7 @@ def run(
             study, records_folder(records), out, cores or usable_cores(), data_folder(data), limit, minutes, command(),
             lambda line: screen.print(escape(line)),
         )  # fmt: skip
+        Answer.say(**{study.name: {"left": left}})
         screen.print(f"{study.name}: " + (f"{left} runs are still to be done" if left else "complete"))
 
 
@@ -104,6 +109,7 @@ def show(
     for study in find(name):
         found = results(study, folder)
         screen.print(f"[bold]{escape(study.claim)}[/] ({escape(study.source)})")
+        Answer.say(**{study.name: told(found)})
         screen.print(study_table(found))
         screen.print(escape(found.sentence))
         if found.done:
@@ -124,7 +130,28 @@ def docs(
     from ..studies.page import write_page
     from .show import console
 
-    console().print(f"page: {write_page(records_folder(records), to)}")
+    page = write_page(records_folder(records), to)
+    Answer.say(page=page)
+    console().print(f"page: {page}")
+
+
+def told(found: Any) -> dict[str, Any]:
+    """The `Results` of a study, for programs."""
+    rows = [
+        {
+            "arm": row.arm.name,
+            "chosen": row.trial,
+            "values": row.values,
+            "mean": row.mean,
+            "spread": row.spread,
+            "to_baseline": row.to_baseline,
+            "to_control": row.to_control,
+            "passes": row.passes,
+            "seconds": row.seconds,
+        }
+        for row in found.rows
+    ]
+    return {"claim": found.study.claim, "verdict": found.verdict, "sentence": found.sentence, "rows": rows}
 
 
 def gap(difference: Any) -> str:
