@@ -39,15 +39,16 @@ def list_studies(records: Records = None) -> None:
     """
     from ..studies.library import studies
     from ..studies.results import results
-    from .show import console, table
+    from .show import console, number, table
 
-    made = table("studies", "study", "claim", "runs", "verdict")
+    made = table("studies", "study", "claim", "runs", "CPU hours left", "verdict", numbers=("CPU hours left",))
     for study in studies().values():
         found = results(study, records_folder(records))
         Answer.say(
             **{study.name: {"claim": study.claim, "done": found.done, "of": found.total, "verdict": found.verdict}}
         )
-        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", found.verdict)
+        left = number(found.hours_left, 2)
+        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", left, found.verdict)
     console().print(made)
 
 
