@@ -116,6 +116,47 @@ def test_the_radius_and_the_range_bind(norm: float, seed: int, epsilon: float, l
         assert ((found - x).norm(p=norm, dim=1) <= epsilon + 1e-5).all()
 
 
+@pytest.mark.parametrize("norm", [inf, 2])
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("share", [0.3, 1.0, 3.0])
+def test_the_default_attack_is_at_least_as_strong_as_one_step_and_as_the_paper_setting(
+    share: float, network: str, norm: float, digits: Any, request: pytest.FixtureRequest
+) -> None:
+    net, x, y = request.getfixturevalue(network), digits.x, digits.y
+    ball = pixels(share * (0.1 if norm == inf else 1.0), norm)
+    strong = robust_accuracy(net, PGD(ball), x, y)
+    for weaker in (FGSM(ball), paper_pgd(ball)):
+        assert strong.plain <= robust_accuracy(net, weaker, x, y).plain
+
+
+def test_the_default_attack_can_cross_the_ball_and_the_paper_setting_is_there_by_name() -> None:
+    ball = pixels(0.4)
+    assert PGD(ball).steps * PGD(ball)._player().size == pytest.approx(2.5 * 0.4)
+    assert PGD(ball).start == "uniform"
+    assert PGD(ball).keep == "best"
+    assert (paper_pgd(ball).steps, paper_pgd(ball).step_size) == (10, 0.04)
+    assert paper_pgd(ball, start=0).start == 0
+    assert paper_pgd(pixels(0.0))(nn.Identity(), torch.zeros(1, 2), torch.tensor([0])).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", [sp.L2, sp.Linf])
+def test_images_normalised_by_channel_stay_images(kind: Any) -> None:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    low, high = (0 - mean) / std, (1 - mean) / std
+    torch.manual_seed(0)
+    pixels = (1.6 * torch.rand(6, 3, 4, 4) - 0.3).clamp(0, 1)
+    x, y = (pixels - mean.view(-1, 1, 1)) / std.view(-1, 1, 1), torch.arange(6) % 3
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    ball = kind(1.0, box=(low, high))
+    for attack in (FGSM(ball), PGD(ball, restarts=2), BIM(ball, keep="last"), RandomSearch(ball, queries=20)):
+        found = attack(net, x, y)
+        back = found * std.view(-1, 1, 1) + mean.view(-1, 1, 1)
+        assert float(back.min()) >= -1e-6
+        assert float(back.max()) <= 1 + 1e-6
+        assert bool((ball.norm(found - x) <= 1 + 1e-5).all())
+        assert float((found - x).abs().max()) > 0.1
+
+
 def test_restarts_and_best_iterates_never_hurt(digits: Any, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
     last = robust_accuracy(cnn, BIM(pixels(0.15), keep="last"), x, y)

@@ -40,7 +40,7 @@ def child(setting: Setting, path: Path) -> None:
 
 
 def test_killed_at_random_moments_it_ends_in_the_same_bits(tmp_path: Path) -> None:
-    setting = setting_of("adversarial_dropout", fraction=0.2)
+    setting = setting_of("adversarial_dropout", flips=0.2)
     execute(setting, tmp_path / "whole")
     path, kills, longest = tmp_path / "killed", 0, 0.3
     while not (path / "result.json").exists():

@@ -1,6 +1,5 @@
 """Streams: truncated back-propagation with carried state, averaged weights, the same bits after a crash."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from torch import nn
 
 import reading
 from sparring.lab import registry
+from sparring.lab.runs import files
 from sparring.lab.runs.folder import read_metrics
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.text import Text
@@ -24,9 +24,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(folder: Path) -> tuple[bytes, list[object]]:
-    result = json.loads((folder / "result.json").read_text())
+    result = files.read_json(folder / "result.json")
     lines = [{k: v for k, v in line.items() if k != "seconds_per_step"} for line in read_metrics(folder)]
-    weights = next(folder.glob("best-*.safetensors")).read_bytes()
+    weights = next(folder.glob("*.safetensors")).read_bytes()
     return weights, [*lines, {k: v for k, v in result.items() if k != "seconds_per_step"}]
 
 

@@ -134,7 +134,7 @@ def finished(job: Job) -> bool:
 
 
 def execute_all(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job | None],
     cores: int,
     orders: Orders,
     notice: Callable[[Notice], None] = lambda notice: None,
@@ -143,31 +143,31 @@ def execute_all(
     """Do every job, `cores` at a time. A job that fails does not stop the others; the failures are returned.
 
     Args:
-        jobs: what to do; finished ones are counted and skipped.
+        jobs: what to do, asked for one by one as cores fall free; finished ones are counted and skipped. None means that
+            nothing can be begun until one of those under way has ended.
         cores: processes at once, each with one thread.
         orders: what they share.
         notice: called in this process, some times a second per job, with how far it is.
         done: called as each job ends.
     """
-    waiting = []
-    for job in jobs:
-        if finished(job):
-            done(job)
-        else:
-            waiting.append(job)
     failures: dict[Job, LabError] = {}
-    if not waiting:
-        return failures
+    source, running = iter(jobs), dict[Future[Failure | None], Job]()
     context = multiprocessing.get_context("spawn")
     notices = context.SimpleQueue()
     reader = threading.Thread(target=relay, args=(notices, notice), daemon=True)
     reader.start()
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
-    pool = ProcessPoolExecutor(min(cores, len(waiting)), context, enter, (notices, 1))
-    running: dict[Future[Failure | None], Job] = {pool.submit(work, job, orders): job for job in waiting}
+    pool = ProcessPoolExecutor(cores, context, enter, (notices, 1))
     try:
-        while running:
+        while True:
+            while len(running) < cores and (job := next(source, None)) is not None:
+                if finished(job):
+                    done(job)
+                else:
+                    running[pool.submit(work, job, orders)] = job
+            if not running:
+                break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
                 failure = future.result()

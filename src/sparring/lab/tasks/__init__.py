@@ -6,9 +6,11 @@ example to copy.
 
 MODULES: tuple[str, ...] = (
     "sequences",
+    "language",
     "few_labels",
     "toy",
     "glue",
+    "translation",
     "recsys",
     "ensembles",
     "attention",
