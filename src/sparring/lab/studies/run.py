@@ -102,7 +102,9 @@ class Worklist:
         shutil.rmtree(job.path)
         self.recorded += 1
         name = self.study.tuned_on or self.study.metric
-        self.say(f"{self.begun[job].label}: validation {name} {line['validation'].get(name):.4g}; {self.outlook()}")
+        value = line["validation"].get(name)
+        shown = "undefined" if value is None else f"{value:.4g}"
+        self.say(f"{self.begun[job].label}: validation {name} {shown}; {self.outlook()}")
 
     def outlook(self) -> str:
         """How many runs are recorded and about how long the others take."""
