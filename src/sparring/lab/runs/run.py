@@ -21,6 +21,7 @@ from ..errors import Interrupted, LabError, RunError, first_line
 from ..registry import task_of
 from ..source import blamed_on
 from ..task import Data, Setting, Task
+from ..training.devices import brought, on_processor
 from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
 from .files import locked, log, read_json, write_json
@@ -60,7 +61,7 @@ def prepare(
     task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
-    data = task.load(setting)
+    data = brought(task.load(setting), accelerator.device)
     model = start_equal(task, setting, data).to(accelerator.device)
     if start is not None and task.stage is not None:
         task.stage.adopt(model, start)
@@ -72,7 +73,7 @@ def prepare(
 
 def accelerate(setting: Setting) -> Accelerator:
     """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
-    return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+    return Accelerator(cpu=on_processor(), gradient_accumulation_steps=setting["accumulate"])
 
 
 @contextmanager
