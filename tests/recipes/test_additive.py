@@ -63,7 +63,7 @@ def by_hand(model: nn.Module, deltas: list[Tensor], x: Tensor, y: Tensor, noise:
     """Average gradient of the supervised loss over given perturbations of module 0's output, same dropout in each."""
     total = [torch.zeros_like(p) for p in model.parameters()]
     for delta in deltas:
-        with sp.passes.randomness.drawing_from(noise):
+        with sp.nn.randomness.drawing_from(noise):
             outputs = sp.perturbed_call(model, {sp.Output("0"): delta}, x)
         gradients = torch.autograd.grad(sp.cross_entropy(outputs, y).mean(), list(model.parameters()))
         total = [t + g / len(deltas) for t, g in zip(total, gradients, strict=True)]
@@ -129,9 +129,9 @@ def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: py
     x, y = data()
     objective = recipes.free_lb(model, sp.cross_entropy, "0", sp.L2(0.5), steps=3, step_size=0.3)
     passes: list[Any] = []
-    run = sp.passes.calls.Pass.run
+    run = sp.passes.one.Pass.run
     monkeypatch.setattr(
-        sp.passes.calls.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1]
+        sp.passes.one.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1]
     )
     if how == "steps":
         losses = []
@@ -149,7 +149,7 @@ def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: py
     # each delta is one normalised ascent step from the one before
     for before, after in itertools.pairwise(deltas):
         point = before.clone().requires_grad_()
-        with sp.passes.randomness.drawing_from(passes[0][1]):
+        with sp.nn.randomness.drawing_from(passes[0][1]):
             outputs = sp.perturbed_call(model, {sp.Output("0"): point}, x)
         (gradient,) = torch.autograd.grad(sp.cross_entropy(outputs, y).sum(), point)
         moved = before + 0.3 * gradient / gradient.norm(dim=1, keepdim=True)
@@ -229,7 +229,7 @@ def test_r_drop_is_two_draws_and_their_distance() -> None:
     loss = objective(x, y)
     torch.manual_seed(9)
     first = model(x)
-    with sp.passes.randomness.drawing_from(sp.passes.randomness.fresh()):
+    with sp.nn.randomness.drawing_from(sp.nn.randomness.fresh()):
         second = model(x)
     expected = sp.cross_entropy(first, y) + sp.cross_entropy(second, y) + 1.5 * sp.symmetric_kl(first, second)
     torch.testing.assert_close(loss, expected.mean())

@@ -8,7 +8,7 @@ import sparring as sp
 from sparring import recipes
 from sparring.lab.models.birnn import PairSequence, SingleSequence
 from sparring.nn.attention import masked_softmax
-from sparring.passes.calls import Pass
+from sparring.passes.one import Pass
 from sparring.players.interpretable import row_sums
 
 TOKENS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0], [1, 4, 0, 0, 0]])

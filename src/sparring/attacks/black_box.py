@@ -6,7 +6,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from ..passes.calls import still_statistics
+from ..passes import still_statistics
 from .boxed import Boxed, ball, check_range, clip
 from .objectives import margin
 from .outputs import scores

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..passes.calls import still_statistics
+from ..passes import still_statistics
 from ..players import PGD as Ascent
 from ..players import FastGradient, Game
 from ..players.player import slope

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..objective import Objective, Term
-from ..passes.calls import Pass
+from ..objective import Objective
+from ..passes.one import Pass
 from ..passes.step import Step, logits_of
 from ..penalties import Penalty, full_precision, js
 from ..players import Bernoulli
 from ..players.player import Player
 from ..sites.site import Site, Slot
+from ..terms import Term
 
 
 @dataclass
