@@ -12,6 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+import sparring as sp
 from harness import interleave
 from sparring.attacks import PGD
 from sparring.lab.models.resnet import ResNet18
@@ -45,19 +46,21 @@ def on_digits() -> None:
     test_x, test_y = x[1297:1397], y[1297:1397]
     methods: tuple[Method, ...] = get_args(Method)
     print("share of 100 digits certified, ensemble of 3 small CNNs (mean logit); PGD is the upper limit")
-    print(f"{'epsilon':>8}" + "".join(f"{method:>12}" for method in methods) + f"{'PGD':>12}")
+    print(f"{'radius':>8}" + "".join(f"{method:>12}" for method in methods) + f"{'PGD':>12}")
 
     class MeanLogit(nn.Module):
         def forward(self, inputs: Tensor) -> Tensor:
             return torch.stack([member(inputs) for member in members]).mean(0)
 
-    for epsilon in (0.005, 0.01, 0.02, 0.04, 0.08):
-        shares = [certify(members, test_x, test_y, epsilon, method=method).share for method in methods]
-        attacked = robust_accuracy(MeanLogit(), PGD(epsilon, steps=40, loss="margin"), test_x, test_y).plain
-        print(f"{epsilon:>8}" + "".join(f"{100 * share:>11.0f}%" for share in (*shares, attacked)))
+    for radius in (0.005, 0.01, 0.02, 0.04, 0.08):
+        shares = [certify(members, test_x, test_y, sp.Linf(radius), method=method).share for method in methods]
+        attacked = robust_accuracy(
+            MeanLogit(), PGD(sp.Linf(radius, box=(0, 1)), steps=40, loss="margin"), test_x, test_y
+        ).plain
+        print(f"{radius:>8}" + "".join(f"{100 * share:>11.0f}%" for share in (*shares, attacked)))
 
     def work(method: Method) -> object:
-        return certify(members, test_x[:20], test_y[:20], 0.02, method=method)
+        return certify(members, test_x[:20], test_y[:20], sp.Linf(0.02), method=method)
 
     with torch.no_grad():
         timed = interleave(
@@ -79,7 +82,7 @@ def on_resnet() -> None:
     target = net(image).argmax(1)
     for memory in (2**24, 2**26, 2**28):
         start = time.process_time()
-        lower = certify(net, image, target, 0.0005, memory=memory).lower.item()
+        lower = certify(net, image, target, sp.Linf(0.0005), memory=memory).lower.item()
         print(
             f"ResNet-18 width 4, memory {memory >> 20:>4} MB: {time.process_time() - start:6.1f} s CPU, margin {lower:.6f}"
         )

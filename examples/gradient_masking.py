@@ -63,10 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--epsilon", type=float, default=0.1)
+    parser.add_argument("--radius", type=float, default=0.1)
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    data = digits()
+    data, ball = digits(), sp.Linf(settings.radius, box=(0, 1))
 
     def plain(seed: int) -> Ensemble:
         return train(None, data, settings.epochs, seed)
@@ -87,7 +87,7 @@ def main() -> None:
     for name, make in models.items():
         rows, verdicts = [], []
         for seed in range(settings.seeds):
-            result = sp.metrics.audit(make(seed), *data[2:], settings.epsilon, batch_size=500)
+            result = sp.metrics.audit(make(seed), *data[2:], ball, batch_size=500)
             found = {check.name: check.found for check in result.checks}
             rows.append([
                 100 * result.clean,

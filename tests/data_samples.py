@@ -128,6 +128,24 @@ SAMPLES: dict[str, Sample] = {
         lambda folder: glue("rte", "dev", folder),
         2,
     ),
+    "qqp": Sample(
+        {
+            "glue/QQP/train.tsv": table(
+                "id|qid1|qid2|question1|question2|is_duplicate", "0|1|2|a|b|1", "1|3|4|cut short", "2|5|6|c|d|0"
+            )
+        },
+        lambda folder: glue("qqp", "train", folder),
+        2,
+    ),
+    "mnli": Sample(
+        {
+            "glue/MNLI/dev_mismatched.tsv": table(
+                "index|genre|sentence1|sentence2|label1|gold_label", "0|x|a|b|neutral|contradiction"
+            )
+        },
+        lambda folder: glue("mnli", "dev_mismatched", folder),
+        1,
+    ),
     "sts-b": Sample(
         {"glue/STS-B/dev.tsv": table("index|genre|sentence1|sentence2|score", "0|x|a|b|4.25", "1|x|c|d|0.000")},
         lambda folder: glue("sts-b", "dev", folder),

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparring.attacks import BIM, FGSM, PGD, predictions
+import sparring as sp
+from sparring.attacks import BIM, FGSM, PGD, AutoAttack, RandomSearch, paper_pgd, predictions
 from sparring.metrics.robustness import robust_accuracy
+
+
+def pixels(radius: float, norm: float = inf) -> sp.Ball:
+    """The ball of images with pixels in [0, 1]."""
+    return {inf: sp.Linf, 2: sp.L2}[norm](radius, box=(0, 1))
+
 
 ART_NORM = {inf: np.inf, 2: 2}
 
@@ -36,7 +43,7 @@ def art(name: str, net: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Ten
 def test_fgsm_is_arts(network: str, norm: float, digits: Any, request: pytest.FixtureRequest) -> None:
     net, x, y = request.getfixturevalue(network), digits.x, digits.y
     epsilon = 0.1 if norm == inf else 1.0
-    ours = FGSM(epsilon, norm=norm)(net, x, y)
+    ours = FGSM(pixels(epsilon, norm))(net, x, y)
     theirs = art("FastGradientMethod", net, x, y, norm=ART_NORM[norm], eps=epsilon)
     _agree(net, x, y, ours, theirs, norm)
 
@@ -46,7 +53,7 @@ def test_fgsm_is_arts(network: str, norm: float, digits: Any, request: pytest.Fi
 def test_bim_is_arts(network: str, norm: float, digits: Any, request: pytest.FixtureRequest) -> None:
     net, x, y = request.getfixturevalue(network), digits.x, digits.y
     epsilon = 0.1 if norm == inf else 1.0
-    ours = BIM(epsilon, steps=10, norm=norm, keep="last")(net, x, y)
+    ours = paper_pgd(pixels(epsilon, norm), start=0, keep="last")(net, x, y)
     theirs = art(
         "ProjectedGradientDescent", net, x, y, norm=ART_NORM[norm], eps=epsilon, eps_step=epsilon / 10, max_iter=10,
         num_random_init=0, verbose=False,
@@ -71,7 +78,7 @@ def test_pgd_with_random_starts_is_as_strong_as_arts(norm: float, digits: Any, m
         "ProjectedGradientDescent", mlp, x, y, norm=ART_NORM[norm], eps=epsilon, eps_step=epsilon / 10, max_iter=10,
         num_random_init=1, verbose=False,
     )  # fmt: skip
-    ours = PGD(epsilon, norm=norm, keep="last")(mlp, x, y)
+    ours = paper_pgd(pixels(epsilon, norm), keep="last")(mlp, x, y)
     right = [(predictions(mlp, found) == y).float().mean().item() for found in (ours, theirs)]
     assert abs(right[0] - right[1]) <= 0.05
     lengths = [(found - x).flatten(1).norm(p=norm, dim=1).mean().item() for found in (ours, theirs)]
@@ -83,11 +90,11 @@ def test_on_a_linear_model_every_attack_finds_the_best_point() -> None:
     x, y = torch.rand(6, 5).double(), torch.tensor([0, 1, 0, 1, 0, 1])
     slope = (net.weight[1] - net.weight[0]).detach()
     toward = torch.where(y[:, None] == 0, slope, -slope)
-    free: dict[str, Any] = {"low": None, "high": None}
-    for attack in (FGSM(0.3, **free), BIM(0.3, **free), PGD(0.3, loss="margin", steps=25, **free)):
+    box = sp.Linf(0.3)
+    for attack in (FGSM(box), BIM(box), PGD(box, loss="margin"), PGD(box, update="sign"), PGD(box, restarts=2)):
         torch.testing.assert_close(attack(net, x, y), x + 0.3 * toward.sign())
     unit = toward / toward.norm(dim=1, keepdim=True)
-    for attack in (FGSM(0.3, norm=2, **free), BIM(0.3, norm=2, **free)):
+    for attack in (FGSM(sp.L2(0.3)), BIM(sp.L2(0.3)), BIM(sp.L2(0.3), update="normalised")):
         torch.testing.assert_close(attack(net, x, y), x + 0.3 * unit)
 
 
@@ -102,7 +109,7 @@ def test_the_radius_and_the_range_bind(norm: float, seed: int, epsilon: float, l
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
     x, y = torch.rand(5, 6), torch.randint(0, 4, (5,))
-    for attack in (FGSM(epsilon, norm=norm, loss=loss), PGD(epsilon, steps=4, norm=norm, loss=loss, restarts=2)):
+    for attack in (FGSM(pixels(epsilon, norm), loss=loss), PGD(pixels(epsilon, norm), steps=4, loss=loss, restarts=2)):
         found = attack(net, x, y)
         assert found.min() >= 0
         assert found.max() <= 1
@@ -111,13 +118,13 @@ def test_the_radius_and_the_range_bind(norm: float, seed: int, epsilon: float, l
 
 def test_restarts_and_best_iterates_never_hurt(digits: Any, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
-    last = robust_accuracy(cnn, BIM(0.15, keep="last"), x, y)
-    best = robust_accuracy(cnn, BIM(0.15, keep="best"), x, y)
+    last = robust_accuracy(cnn, BIM(pixels(0.15), keep="last"), x, y)
+    best = robust_accuracy(cnn, BIM(pixels(0.15), keep="best"), x, y)
     assert not (best.survived & ~last.survived).any()
     torch.manual_seed(5)
-    once = robust_accuracy(cnn, PGD(0.15), x, y)
+    once = robust_accuracy(cnn, PGD(pixels(0.15)), x, y)
     torch.manual_seed(5)
-    often = robust_accuracy(cnn, PGD(0.15, restarts=4), x, y)
+    often = robust_accuracy(cnn, PGD(pixels(0.15), restarts=4), x, y)
     assert not (often.survived & ~once.survived).any()
 
 
@@ -125,7 +132,7 @@ def test_nothing_of_the_model_changes(digits: Any, cnn: nn.Module) -> None:
     before = {name: value.clone() for name, value in cnn.state_dict().items()}
     for mode in (True, False):
         cnn.train(mode)
-        for attack in (FGSM(0.1), PGD(0.1, steps=2)):
+        for attack in (FGSM(pixels(0.1)), PGD(pixels(0.1), steps=2)):
             attack(cnn, digits.x[:20], digits.y[:20])
         assert cnn.training is mode
     for name, value in cnn.state_dict().items():
@@ -135,19 +142,19 @@ def test_nothing_of_the_model_changes(digits: Any, cnn: nn.Module) -> None:
 
 def test_no_graph_and_no_dependence_on_the_grad_mode(digits: Any, mlp: nn.Module) -> None:
     with torch.no_grad():
-        quiet = BIM(0.1)(mlp, digits.x[:20], digits.y[:20])
-    loud = BIM(0.1)(mlp, digits.x[:20], digits.y[:20])
+        quiet = BIM(pixels(0.1))(mlp, digits.x[:20], digits.y[:20])
+    loud = BIM(pixels(0.1))(mlp, digits.x[:20], digits.y[:20])
     assert torch.equal(quiet, loud)
     assert not loud.requires_grad
     with torch.inference_mode():
         x, y = digits.x[:20] + 0, digits.y[:20] + 0  # made here, so that torch forbids them in any graph
-        assert torch.equal(BIM(0.1)(mlp, x, y), loud)
-        assert torch.equal(FGSM(0.1)(mlp, x, y), FGSM(0.1)(mlp, digits.x[:20], digits.y[:20]))
+        assert torch.equal(BIM(pixels(0.1))(mlp, x, y), loud)
+        assert torch.equal(FGSM(pixels(0.1))(mlp, x, y), FGSM(pixels(0.1))(mlp, digits.x[:20], digits.y[:20]))
 
 
 def test_an_example_is_attacked_alike_in_any_batch(digits: Any, cnn: nn.Module) -> None:
-    whole = BIM(0.1)(cnn, digits.x[:8], digits.y[:8])
-    one = torch.cat([BIM(0.1)(cnn, x[None], y[None]) for x, y in zip(digits.x[:8], digits.y[:8])])
+    whole = BIM(pixels(0.1))(cnn, digits.x[:8], digits.y[:8])
+    one = torch.cat([BIM(pixels(0.1))(cnn, x[None], y[None]) for x, y in zip(digits.x[:8], digits.y[:8])])
     torch.testing.assert_close(whole, one, rtol=0, atol=1e-5)
 
 
@@ -164,8 +171,8 @@ class Shifted(nn.Module):
 
 def test_averaging_over_the_noise_makes_the_attack_on_a_stochastic_model_stronger(digits: Any, mlp: nn.Module) -> None:
     noisy = Shifted(mlp, 0.4)
-    single = robust_accuracy(noisy, BIM(0.15, keep="last"), digits.x, digits.y, samples=10)
-    averaged = robust_accuracy(noisy, BIM(0.15, keep="last", samples=16), digits.x, digits.y, samples=10)
+    single = robust_accuracy(noisy, BIM(pixels(0.15), keep="last"), digits.x, digits.y, samples=10)
+    averaged = robust_accuracy(noisy, BIM(pixels(0.15), keep="last", samples=16), digits.x, digits.y, samples=10)
     assert averaged.plain < single.plain - 0.03
 
 
@@ -182,29 +189,38 @@ def test_averaged_gradients_are_the_mean_of_single_ones() -> None:
         seen.append(logits)
         return logits[:, 0]
 
-    moved = FGSM(0.1, loss=loss, samples=2)(Flipping(), torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
+    moved = FGSM(pixels(0.1), loss=loss, samples=2)(Flipping(), torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     assert len(seen) == 2
     torch.testing.assert_close(moved, torch.tensor([[0.4, 0.5]]))  # mean slope is (1 - 2) / 2 < 0
 
 
 def test_bad_settings_are_named(digits: Any, mlp: nn.Module) -> None:
     x, y = digits.x[:2], digits.y[:2]
-    with pytest.raises(ValueError, match=r"outside low=0\.0, high=1\.0"):
-        FGSM(0.1)(mlp, x * 16, y)
+    with pytest.raises(
+        ValueError, match=r"run from 0 to 16, outside box=\(0, 1\): give the ball the range that your data has"
+    ):
+        FGSM(pixels(0.1))(mlp, x * 16, y)
     with pytest.raises(ValueError, match="loss is 'hinge'"):
-        PGD(0.1, loss="hinge")(mlp, x, y)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="norm is 1"):
-        PGD(0.1, norm=1)(mlp, x, y)
+        PGD(pixels(0.1), loss="hinge")(mlp, x, y)  # type: ignore[arg-type]
+    for attack in (FGSM, PGD, BIM, RandomSearch, AutoAttack):
+        with pytest.raises(
+            TypeError, match=r"\(ball=0.1\): a number does not say which norm; write ball=sp.L2\(0.1\) or"
+        ):
+            attack(0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"PGD\(steps=0\)"):
+        PGD(pixels(0.1), steps=0)
+    with pytest.raises(ValueError, match=r"PGD\(update='leap'\)"):
+        PGD(pixels(0.1), update="leap")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="samples=0"):
-        FGSM(0.1, samples=0)(mlp, x, y)
+        FGSM(pixels(0.1), samples=0)(mlp, x, y)
     with pytest.raises(ValueError, match="samples=0"):
         predictions(mlp, x, samples=0)
     with pytest.raises(ValueError, match="restarts=0"):
-        PGD(0.1, restarts=0)
+        PGD(pixels(0.1), restarts=0)
     with pytest.raises(ValueError, match="keep='worst'"):
-        PGD(0.1, keep="worst")  # type: ignore[arg-type]
+        PGD(pixels(0.1), keep="worst")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="attacks need logits"):
-        FGSM(0.1)(_Tuple(), x, y)
+        FGSM(pixels(0.1))(_Tuple(), x, y)
 
 
 class _Tuple(nn.Module):
@@ -228,9 +244,9 @@ def test_a_model_without_a_gradient_is_attacked_as_one_with_a_zero_gradient(
     norm: float, digits: Any, mlp: nn.Module
 ) -> None:
     x, y = digits.x[:10], digits.y[:10]
-    assert torch.equal(FGSM(0.1, norm=norm)(_Steps(mlp), x, y), x)
-    assert torch.equal(BIM(0.1, norm=norm)(_Steps(mlp), x, y), x)
-    assert not torch.equal(PGD(0.1, norm=norm)(_Steps(mlp), x, y), x)  # the random start needs no gradient
+    assert torch.equal(FGSM(pixels(0.1, norm))(_Steps(mlp), x, y), x)
+    assert torch.equal(BIM(pixels(0.1, norm))(_Steps(mlp), x, y), x)
+    assert not torch.equal(PGD(pixels(0.1, norm))(_Steps(mlp), x, y), x)  # the random start needs no gradient
 
 
 class _Overflowing(nn.Module):
@@ -243,6 +259,6 @@ class _Overflowing(nn.Module):
 def test_nan_is_no_right_answer() -> None:
     x, y = torch.tensor([[0.55, 0.1], [0.3, 0.1]]), torch.tensor([0, 0])
     assert predictions(_Overflowing(), x).tolist() == [0, -1]
-    result = robust_accuracy(_Overflowing(), BIM(0.1), x, y)
+    result = robust_accuracy(_Overflowing(), BIM(pixels(0.1)), x, y)
     assert result.right.tolist() == [True, False]
     assert result.survived.tolist() == [False, False]  # the attack drove the first one into nan

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import sparring as sp
 from sparring.attacks import (
     FGSM,
     JSMA,
@@ -26,6 +27,11 @@ from sparring.attacks import (
 from sparring.metrics.robustness import robust_accuracy
 
 
+def pixels(radius: float, norm: float = inf) -> sp.Ball:
+    """The ball of images with pixels in [0, 1]."""
+    return {inf: sp.Linf, 2: sp.L2}[norm](radius, box=(0, 1))
+
+
 @pytest.mark.parametrize("norm", [inf, 2])
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_random_search_breaks_what_noise_does_not(
@@ -33,7 +39,7 @@ def test_random_search_breaks_what_noise_does_not(
 ) -> None:
     net, x, y = request.getfixturevalue(network), digits.x[:100], digits.y[:100]
     epsilon = 0.2 if norm == inf else 2.0
-    found = RandomSearch(epsilon, norm=norm, queries=200)(net, x, y)
+    found = RandomSearch(pixels(epsilon, norm), queries=200)(net, x, y)
     assert found.min() >= 0
     assert found.max() <= 1
     assert ((found - x).flatten(1).norm(p=norm, dim=1) <= epsilon + 1e-5).all()
@@ -48,7 +54,7 @@ def test_random_search_on_flat_inputs(digits: Any) -> None:
     net = nn.Linear(64, 10)
     x, y = digits.x.flatten(1)[:40], digits.y[:40]
     y = net(x).argmax(1)
-    assert robust_accuracy(net, RandomSearch(0.3, queries=100), x, y).plain < 0.2
+    assert robust_accuracy(net, RandomSearch(pixels(0.3), queries=100), x, y).plain < 0.2
 
 
 def test_random_search_needs_no_gradient(digits: Any, mlp: nn.Module) -> None:
@@ -57,22 +63,29 @@ def test_random_search_needs_no_gradient(digits: Any, mlp: nn.Module) -> None:
             return mlp((x * 20).round() / 20)
 
     net, x, y = Rounded(), digits.x[:100], digits.y[:100]
-    blind = robust_accuracy(net, PGD(0.2, loss="margin", random_start=False), x, y)
-    seeing = robust_accuracy(net, RandomSearch(0.2), x, y)
+    blind = robust_accuracy(net, PGD(pixels(0.2), loss="margin", start=0), x, y)
+    seeing = robust_accuracy(net, RandomSearch(pixels(0.2)), x, y)
     assert blind.plain == blind.clean
     assert seeing.plain < 0.5 * seeing.clean
 
 
 def test_transfer_crafts_on_the_surrogate(digits: Any, mlp: nn.Module, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
-    direct = robust_accuracy(cnn, FGSM(0.2), x, y)
-    carried = robust_accuracy(cnn, Transfer(FGSM(0.2), mlp, kind="II"), x, y)
+    direct = robust_accuracy(cnn, FGSM(pixels(0.2)), x, y)
+    carried = robust_accuracy(cnn, Transfer(FGSM(pixels(0.2)), mlp, kind="II"), x, y)
     assert direct.plain < carried.plain < carried.clean
-    assert torch.equal(Transfer(FGSM(0.2), mlp)(cnn, x, y), FGSM(0.2)(mlp, x, y))
+    assert torch.equal(Transfer(FGSM(pixels(0.2)), mlp)(cnn, x, y), FGSM(pixels(0.2))(mlp, x, y))
 
 
 def test_all_have_one_interface() -> None:
-    attacks: list[Attack] = [FGSM(0.1), PGD(0.1), RandomSearch(0.1), JSMA(), CarliniWagner(), AutoAttack(0.1)]
+    attacks: list[Attack] = [
+        FGSM(pixels(0.1)),
+        PGD(pixels(0.1)),
+        RandomSearch(pixels(0.1)),
+        JSMA(),
+        CarliniWagner(),
+        AutoAttack(pixels(0.1)),
+    ]
     assert all(callable(attack) for attack in attacks)
 
 
@@ -99,8 +112,8 @@ def test_carlini_wagner_finds_small_perturbations(digits: Any, mlp: nn.Module) -
 def test_autoattack_is_at_least_as_strong_as_pgd(digits: Any, mlp: nn.Module) -> None:
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     x, y = digits.x[:50], digits.y[:50]
-    strong = robust_accuracy(mlp, AutoAttack(0.1, attacks=("apgd-ce", "apgd-t")), x, y)
-    plain = robust_accuracy(mlp, PGD(0.1), x, y)
+    strong = robust_accuracy(mlp, AutoAttack(pixels(0.1), attacks=("apgd-ce", "apgd-t")), x, y)
+    plain = robust_accuracy(mlp, PGD(pixels(0.1)), x, y)
     assert strong.plain <= plain.plain
     assert strong.linf.max() <= 0.1 + 1e-5
 
@@ -110,7 +123,7 @@ def test_autoattack_is_at_least_as_strong_as_pgd(digits: Any, mlp: nn.Module) ->
     [
         (JSMA(), "adversarial-robustness-toolbox"),
         (CarliniWagner(), "adversarial-robustness-toolbox"),
-        (AutoAttack(0.1), "pyautoattack"),
+        (AutoAttack(pixels(0.1)), "pyautoattack"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(
@@ -151,7 +164,7 @@ def test_logits_may_come_in_a_mapping(mlp: nn.Module, digits: Any) -> None:
             return {"logits": mlp(x)}
 
     x, y = digits.x[:3], digits.y[:3]
-    assert torch.equal(FGSM(0.1)(Mapped(), x, y), FGSM(0.1)(mlp, x, y))
+    assert torch.equal(FGSM(pixels(0.1))(Mapped(), x, y), FGSM(pixels(0.1))(mlp, x, y))
     with pytest.raises(TypeError, match="the model returns dict"):
         logits_of({"scores": torch.zeros(2, 3)})
 
@@ -160,7 +173,7 @@ def test_the_other_libraries_attack_models_in_double(digits: Any, mlp: nn.Module
     pytest.importorskip("art", reason="adversarial-robustness-toolbox is not installed")
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     wide, x, y = copy.deepcopy(mlp).double(), digits.x[:4].double(), digits.y[:4]
-    attacks: list[Attack] = [JSMA(), CarliniWagner(constant=1.0), AutoAttack(0.1, attacks=("apgd-ce",))]
+    attacks: list[Attack] = [JSMA(), CarliniWagner(constant=1.0), AutoAttack(pixels(0.1), attacks=("apgd-ce",))]
     for attack in attacks:
         found = attack(wide, x, y)
         assert found.dtype == torch.float64
@@ -171,18 +184,18 @@ def test_autoattack_leaves_the_statistics_and_names_what_few_classes_forbid(digi
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     net = copy.deepcopy(cnn).train()
     before = net[1].running_mean.clone()
-    AutoAttack(0.1, attacks=("apgd-ce",))(net, digits.x[:6], digits.y[:6])
+    AutoAttack(pixels(0.1), attacks=("apgd-ce",))(net, digits.x[:6], digits.y[:6])
     assert torch.equal(net[1].running_mean, before)
     x, y = torch.rand(4, 6), torch.tensor([0, 1, 0, 1])
     with pytest.raises(
         ValueError, match=r"apgd-t, square cannot attack 3 classes of flat inputs.*\('apgd-ce', 'apgd-dlr'\)"
     ):
-        AutoAttack(0.1)(nn.Linear(6, 3), x, y)
+        AutoAttack(pixels(0.1))(nn.Linear(6, 3), x, y)
     with pytest.raises(ValueError, match=r"apgd-dlr cannot attack 2 classes.*attacks=\('apgd-ce',\)"):
-        AutoAttack(0.1, version="rand")(nn.Linear(6, 2), x, y)
+        AutoAttack(pixels(0.1), version="rand")(nn.Linear(6, 2), x, y)
     parts: dict[int, tuple[str, ...]] = {2: ("apgd-ce",), 3: ("apgd-ce", "apgd-dlr"), 4: ("apgd-ce", "apgd-t")}
     for classes, attacks in parts.items():
-        assert AutoAttack(0.1, attacks=attacks)(nn.Linear(6, classes), x, y).shape == x.shape
+        assert AutoAttack(pixels(0.1), attacks=attacks)(nn.Linear(6, classes), x, y).shape == x.shape
 
 
 def test_jsma_repeats_under_torchs_seed_and_leaves_numpys(digits: Any, mlp: nn.Module) -> None:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -68,6 +69,58 @@ def test_the_encoder_reads_in_both_directions(kind):
     states, _ = encoder(vectors, torch.ones(1, 5).bool())
     (gradient,) = torch.autograd.grad(states[0, 2].sum(), vectors)
     assert (gradient[0, [0, 1, 3, 4]].abs().sum(-1) > 0).all()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm_states(layer, vectors):
+    """Hidden states of an LSTM, step by step in numpy (torch's order of gates: input, forget, cell, output)."""
+    w_x, w_h, b_x, b_h = (p.detach().numpy() for p in layer.parameters())
+    h = c = np.zeros(w_h.shape[1])
+    states = []
+    for x in vectors:
+        i, f, g, o = np.split(w_x @ x + b_x + w_h @ h + b_h, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        states.append(h)
+    return np.array(states)
+
+
+def test_the_pair_model_is_equations_6_to_8_and_its_head_written_out():
+    """The oracle: nothing of the model but its weights. It also shows that attention and head both hear the question."""
+    torch.manual_seed(0)
+    model = PairSequence(12, 5, 6, 4).double()
+    nn.init.normal_(model.attention.compare.weight)
+    nn.init.normal_(model.attention.project_query.weight)
+    weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
+
+    def encoded(encoder, tokens):
+        vectors = weights["embedding.weight"][tokens]
+        ahead = lstm_states(encoder.ahead, vectors)
+        back = lstm_states(encoder.back, vectors[::-1])[::-1]
+        return np.concatenate([ahead, back], 1), np.concatenate([ahead[-1], back[0]])
+
+    def answer(paragraph, question, heard_by_attention, heard_by_head):
+        states, _ = encoded(model.paragraph_encoder, paragraph)
+        query = encoded(model.question_encoder, question)[1]
+        asked, told = query * heard_by_attention, query * heard_by_head
+        hidden = states @ weights["attention.project.weight"].T + weights["attention.project.bias"]
+        scores = (
+            np.tanh(hidden + weights["attention.project_query.weight"] @ asked) @ weights["attention.compare.weight"][0]
+        )
+        share = np.exp(scores - scores.max())
+        pooled = share / share.sum() @ states
+        merged = weights["from_paragraph.weight"] @ pooled + weights["from_paragraph.bias"]
+        merged = np.tanh(merged + weights["from_question.weight"] @ told)
+        return weights["head.weight"] @ merged + weights["head.bias"]
+
+    paragraph, question = [3, 4, 5, 6, 2], [7, 8, 9]
+    ours = model(torch.tensor([paragraph]), torch.tensor([question]))[0].detach().numpy()
+    np.testing.assert_allclose(ours, answer(paragraph, question, True, True), rtol=1e-10)
+    for deaf in ((False, True), (True, False)):
+        assert np.abs(ours - answer(paragraph, question, *deaf)).max() > 1e-4
 
 
 def test_entities_rule_out_answers_without_breaking_divergences():

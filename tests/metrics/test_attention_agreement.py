@@ -174,3 +174,41 @@ def test_agreement_is_the_mean_over_the_sentences_that_have_one():
 def test_errors_name_what_is_wrong(run, message):
     with pytest.raises(ValueError, match=message):
         run()
+
+
+def test_leaving_words_out_equals_running_the_shorter_sentences():
+    net = model()
+    seen = explain(net, TOKENS, definition="leave_one_out")
+    whole = net(TOKENS).softmax(-1).detach()
+    for row, length in enumerate((5, 3, 1)):
+        words = TOKENS[row, :length]
+        moved = []
+        for t in range(length):
+            shorter = (
+                torch.cat([words[:t], words[t + 1 :]])[None] if length > 1 else torch.zeros(1, 1, dtype=torch.long)
+            )
+            moved.append((net(shorter)[0].softmax(-1) - whole[row]).detach().abs().sum().item() / 2)
+        expected = torch.tensor(moved) / sum(moved)
+        torch.testing.assert_close(seen.importance[row, :length], expected, check_dtype=False)
+        assert (seen.importance[row, length:] == 0).all()
+
+
+def test_words_are_left_out_of_the_first_text_even_if_the_second_is_as_long():
+    torch.manual_seed(0)
+    net = PairSequence(12, 5, 8).double().eval()
+    paragraph, question = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7, 8]])
+    seen = explain(net, (paragraph, question), attention="attention", definition="leave_one_out")
+    whole = net(paragraph, question).softmax(-1).detach()
+    moved = [
+        (net(paragraph[:, [k for k in range(3) if k != t]], question).softmax(-1) - whole).abs().sum() for t in range(3)
+    ]
+    torch.testing.assert_close(seen.importance[0], torch.stack(moved).detach() / sum(moved).detach(), check_dtype=False)
+
+
+def test_leaving_out_needs_word_ids_and_a_word_to_fill_up_with():
+    net = model()
+    net.embedding.padding_idx = None
+    with pytest.raises(ValueError, match="pad=0"):
+        explain(net, TOKENS, definition="leave_one_out")
+    seen = explain(net, TOKENS, at=sp.Words("embedding", pad=0), definition="leave_one_out")
+    assert seen.importance.isfinite().all()

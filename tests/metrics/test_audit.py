@@ -11,6 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+import sparring as sp
 from sparring.attacks import PGD
 from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.ensembles.ensemble import member_cross_entropy
@@ -20,6 +21,9 @@ from sparring.metrics.audit.report import LIMIT, Check, conclude
 from sparring.metrics.robustness import RobustAccuracy, robust_accuracy
 
 QUICK: dict[str, Any] = {"autoattack": False, "steps": 10, "restarts": 2, "queries": 100}
+
+
+BALL = sp.Linf(0.1, box=(0, 1))
 
 
 def member() -> nn.Module:
@@ -70,12 +74,12 @@ def data() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def of_plain(plain: Ensemble, data: tuple[Tensor, Tensor]) -> Audit:
-    return audit(plain, *data, 0.1)
+    return audit(plain, *data, BALL)
 
 
 @pytest.fixture(scope="module")
 def of_scaled(plain: Ensemble, data: tuple[Tensor, Tensor]) -> Audit:
-    return audit(scaled(plain, 20), *data, 0.1, autoattack=False)
+    return audit(scaled(plain, 20), *data, BALL, autoattack=False)
 
 
 def states(result: Audit) -> dict[str, str]:
@@ -101,16 +105,16 @@ def test_the_same_ensemble_with_logits_times_twenty_is_flagged(of_plain: Audit, 
 def test_stronger_scaling_is_flagged_by_more_checks(
     factor: float, plain: Ensemble, data: tuple[Tensor, Tensor]
 ) -> None:
-    result = audit(scaled(plain, factor), *data, 0.1, **QUICK)
+    result = audit(scaled(plain, factor), *data, BALL, **QUICK)
     assert result.verdict == "masked"
     evidence = [name for name, state in states(result).items() if state == "masking"]
     assert {"margin loss", "black box", "rescaled twin", "larger radii, margin loss"} <= set(evidence)
 
 
 def test_l2_audits_agree(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
-    settings = {"norm": 2, **QUICK}
-    assert audit(plain, *data, 0.8, **settings).verdict == "no sign of masking"
-    assert audit(scaled(plain, 100), *data, 0.8, **settings).verdict == "masked"
+    ball = sp.L2(0.8, box=(0, 1))
+    assert audit(plain, *data, ball, **QUICK).verdict == "no sign of masking"
+    assert audit(scaled(plain, 100), *data, ball, **QUICK).verdict == "masked"
 
 
 def test_priority_dropout_grows_the_logits_unless_rescaled(data: tuple[Tensor, Tensor]) -> None:
@@ -120,11 +124,11 @@ def test_priority_dropout_grows_the_logits_unless_rescaled(data: tuple[Tensor, T
         ensemble = trained(LaplacePriorityDropout(gamma=1000.0, rescale=rescale))
         top = ensemble(data[0]).logits.topk(2, dim=1).values
         gaps.append((top[:, 0] - top[:, 1]).median().item())
-        results.append(audit(ensemble, *data, 0.1, **QUICK))
+        results.append(audit(ensemble, *data, BALL, **QUICK))
     assert gaps[0] > 1.5 * gaps[1]
     assert results[1].verdict == "no sign of masking"
     # With larger logits still, the usual figure rises far above what the other attacks leave.
-    grown = audit(scaled(trained(LaplacePriorityDropout(gamma=1000.0)), 20), *data, 0.1, **QUICK)
+    grown = audit(scaled(trained(LaplacePriorityDropout(gamma=1000.0)), 20), *data, BALL, **QUICK)
     assert grown.verdict == "masked"
     assert grown.usual > results[0].usual + 0.1
     assert grown.usual > grown.lowest + 0.1
@@ -142,7 +146,7 @@ class Staircase(nn.Module):
 
 
 def test_shattered_gradients_are_flagged_too(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
-    result = audit(Staircase(plain), *data, 0.1, **QUICK)
+    result = audit(Staircase(plain), *data, BALL, **QUICK)
     assert result.verdict == "masked"
     assert states(result)["black box"] == "masking"
     assert states(result)["zero gradients"] == "notable"
@@ -169,9 +173,9 @@ class Noisy(nn.Module):
 def test_probabilities_and_noise_are_noticed(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
     x, y = data[0][:60], data[1][:60]
     quick: dict[str, Any] = {"autoattack": False, "steps": 5, "restarts": 1, "queries": 20}
-    assert states(audit(Probabilities(plain), x, y, 0.1, **quick))["outputs"] == "notable"
-    assert states(audit(Noisy(plain), x, y, 0.1, **quick))["randomness"] == "notable"
-    assert "randomness" not in states(audit(Noisy(plain), x, y, 0.1, samples=3, **quick))
+    assert states(audit(Probabilities(plain), x, y, BALL, **quick))["outputs"] == "notable"
+    assert states(audit(Noisy(plain), x, y, BALL, **quick))["randomness"] == "notable"
+    assert "randomness" not in states(audit(Noisy(plain), x, y, BALL, samples=3, **quick))
 
 
 def test_batch_norm_left_in_training_is_noticed() -> None:
@@ -179,8 +183,8 @@ def test_batch_norm_left_in_training_is_noticed() -> None:
     net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
     x = torch.rand(40, 6)
     said = {"steps": 3, "restarts": 1, "queries": 5, "autoattack": False}
-    assert states(audit(net, x, net.eval()(x).argmax(1), 0.02, **said)).get("mode") is None
-    assert states(audit(net.train(), x, net(x).argmax(1), 0.02, **said))["mode"] == "notable"
+    assert states(audit(net, x, net.eval()(x).argmax(1), sp.Linf(0.02, box=(0, 1)), **said)).get("mode") is None
+    assert states(audit(net.train(), x, net(x).argmax(1), sp.Linf(0.02, box=(0, 1)), **said))["mode"] == "notable"
 
 
 def test_the_lowest_figure_counts_every_attack(of_plain: Audit) -> None:
@@ -192,12 +196,12 @@ def test_results_repeat_and_the_generator_is_left_alone(plain: Ensemble, data: t
     quick: dict[str, Any] = {"autoattack": False, "steps": 5, "restarts": 2, "queries": 20}
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    first = audit(plain, *data, 0.1, **quick).to_dict()
+    first = audit(plain, *data, BALL, **quick).to_dict()
     assert torch.equal(before, torch.get_rng_state())
     torch.rand(5)
-    assert audit(plain, *data, 0.1, **quick).to_dict() == first
+    assert audit(plain, *data, BALL, **quick).to_dict() == first
     with torch.inference_mode():
-        assert audit(plain, data[0] + 0, data[1] + 0, 0.1, **quick).to_dict() == first
+        assert audit(plain, data[0] + 0, data[1] + 0, BALL, **quick).to_dict() == first
 
 
 def test_the_model_is_left_alone(plain: Ensemble, data: tuple[Tensor, Tensor], of_scaled: Audit) -> None:
@@ -209,7 +213,7 @@ def test_the_model_is_left_alone(plain: Ensemble, data: tuple[Tensor, Tensor], o
 def test_progress_is_told_in_order(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
     shares: list[float] = []
     audit(
-        plain, data[0][:30], data[1][:30], 0.1, steps=3, restarts=1, queries=5, autoattack=False,
+        plain, data[0][:30], data[1][:30], BALL, steps=3, restarts=1, queries=5, autoattack=False,
         progress=lambda what, share: shares.append(share),
     )  # fmt: skip
     assert shares == sorted(shares)
@@ -278,19 +282,21 @@ def test_two_classes_and_bad_arguments() -> None:
     net = nn.Linear(6, 2)
     x = torch.rand(40, 6)
     y = net(x).argmax(1)
-    assert audit(net, x, y, 0.05, steps=10, restarts=2, queries=50).verdict == "no sign of masking"
-    with pytest.raises(ValueError, match="epsilon is 0"):
-        audit(net, x, y, 0.0)
-    with pytest.raises(ValueError, match=r"AutoAttack needs data in \[0, 1\]"):
-        audit(net, x, y, 0.1, high=2.0, autoattack=True)
-    with pytest.raises(ValueError, match="outside low"):
-        audit(net, 3 * x, y, 0.1)
-    assert audit(net, 3 * x, net(3 * x).argmax(1), 0.05, low=None, high=None, **QUICK).verdict == "no sign of masking"
+    assert audit(net, x, y, sp.Linf(0.05, box=(0, 1)), steps=10, restarts=2, queries=50).verdict == "no sign of masking"
+    with pytest.raises(ValueError, match="an audit needs a radius above 0"):
+        audit(net, x, y, sp.Linf(0.0))
+    with pytest.raises(TypeError, match=r"audit\(ball=0.1\): a number does not say which norm"):
+        audit(net, x, y, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"AutoAttack\(ball=Linf.*data in \[0, 1\] only; write box=\(0, 1\)"):
+        audit(net, x, y, sp.Linf(0.1, box=(0, 2)), autoattack=True)
+    with pytest.raises(ValueError, match=r"outside box=\(0, 1\)"):
+        audit(net, 3 * x, y, BALL)
+    assert audit(net, 3 * x, net(3 * x).argmax(1), sp.Linf(0.05), **QUICK).verdict == "no sign of masking"
 
 
 def test_the_usual_attack_is_the_published_one(plain: Ensemble, data: tuple[Tensor, Tensor], of_plain: Audit) -> None:
     torch.manual_seed(0)
-    alone = robust_accuracy(plain, PGD(0.1, steps=20, step_size=0.0125), *data)
+    alone = robust_accuracy(plain, PGD(BALL), *data)
     assert alone.plain == pytest.approx(of_plain.usual, abs=0.03)
 
 
@@ -307,7 +313,7 @@ class Changed(nn.Module):
 
 def test_a_quantiser_that_cannot_be_differentiated_is_flagged(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
     steps = Changed(plain, lambda net, x: net(torch.bucketize(x, torch.linspace(0, 1, 16)).float() / 15))
-    result = audit(steps, *data, 0.1, **QUICK)
+    result = audit(steps, *data, BALL, **QUICK)
     assert result.verdict == "masked"
     assert states(result)["black box"] == "masking"
     assert states(result)["zero gradients"] == "notable"
@@ -315,7 +321,7 @@ def test_a_quantiser_that_cannot_be_differentiated_is_flagged(plain: Ensemble, d
 
 
 def test_a_model_that_casts_its_input_is_audited_without_float64(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
-    result = audit(Changed(plain, lambda net, x: net(x.float())), *data, 0.1, **QUICK)
+    result = audit(Changed(plain, lambda net, x: net(x.float())), *data, BALL, **QUICK)
     assert result.verdict == "no sign of masking"
     assert {c.name: c.found for c in result.checks}["float64"] == "left out"
 
@@ -324,7 +330,7 @@ def test_a_model_that_casts_its_input_is_audited_without_float64(plain: Ensemble
 def test_a_constant_predictor_hides_nothing(tied: bool, plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
     answer = torch.arange(10.0)
     constant = Changed(plain, lambda net, x: answer.expand(len(x), -1) + (0 * net(x).logits if tied else 0))
-    result = audit(constant, *data, 0.1, **QUICK)
+    result = audit(constant, *data, BALL, **QUICK)
     assert result.verdict == "suspicious"
     assert result.clean == result.usual == result.lowest
     assert "one and the same answer to every input" in result.summary
@@ -332,7 +338,7 @@ def test_a_constant_predictor_hides_nothing(tied: bool, plain: Ensemble, data: t
 
 
 def test_nan_outputs_are_named_and_count_as_wrong(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
-    result = audit(Changed(plain, lambda net, x: net(x).logits * torch.nan), *data, 0.1, **QUICK)
+    result = audit(Changed(plain, lambda net, x: net(x).logits * torch.nan), *data, BALL, **QUICK)
     assert result.verdict == "suspicious"
     assert result.clean == 0
     assert states(result)["outputs"] == "notable"
@@ -353,10 +359,13 @@ def test_noise_with_two_classes_and_double_precision_run_through_autoattack() ->
     x = torch.rand(12, 6)
     noisy = Changed(net, lambda net, x: net(x + 0.01 * torch.randn_like(x)))
     small: dict[str, Any] = {"steps": 3, "restarts": 1, "queries": 5}
-    assert "AutoAttack" not in audit(noisy, x, net(x).argmax(1), 0.02, samples=3, **small).attacks
+    assert "AutoAttack" not in audit(noisy, x, net(x).argmax(1), sp.Linf(0.02, box=(0, 1)), samples=3, **small).attacks
     double = nn.Linear(6, 4).double()
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
-    assert "AutoAttack" in audit(double, x.double(), double(x.double()).argmax(1), 0.02, **small).attacks
+    assert (
+        "AutoAttack"
+        in audit(double, x.double(), double(x.double()).argmax(1), sp.Linf(0.02, box=(0, 1)), **small).attacks
+    )
 
 
 def test_a_twin_with_larger_logits_shows_a_weak_attack_and_no_masking() -> None:
@@ -372,6 +381,6 @@ def test_a_twin_with_larger_logits_shows_a_weak_attack_and_no_masking() -> None:
 
 
 def test_small_logits_are_not_called_hidden(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
-    result = audit(scaled(plain, 0.05), *data, 0.1, **QUICK)
+    result = audit(scaled(plain, 0.05), *data, BALL, **QUICK)
     assert result.lowest < result.usual - 0.05
     assert states(result)["rescaled twin"] == "notable"

@@ -1,7 +1,7 @@
 """Attacks: callables `attack(model, inputs, targets) -> adversarial inputs`."""
 
 from .black_box import RandomSearch
-from .gradient import BIM, FGSM, PGD
+from .gradient import BIM, FGSM, PGD, paper_pgd
 from .objectives import dlr, margin
 from .outputs import Logits, logits_of, predictions
 from .toolbox import JSMA, AutoAttack, CarliniWagner
@@ -21,5 +21,6 @@ __all__ = [
     "dlr",
     "logits_of",
     "margin",
+    "paper_pgd",
     "predictions",
 ]

@@ -1,13 +1,12 @@
 """An attack that sees only the model's outputs."""
 
-from dataclasses import dataclass
-from math import inf
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor, nn
 
+from ..balls import Ball, Linf, check_ball
 from ..passes import still_statistics
-from .boxed import Boxed, ball, check_range, clip
 from .objectives import margin
 from .outputs import scores
 
@@ -21,37 +20,33 @@ class RandomSearch:
     random groups of features (after the square attack of Andriushchenko et al. 2020).
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> _ = torch.manual_seed(0)
         >>> net = torch.nn.Linear(4, 3)
         >>> x, y = torch.full((2, 4), 0.5), torch.tensor([0, 1])
-        >>> found = RandomSearch(0.1, queries=20)(net, x, y)
+        >>> found = RandomSearch(sp.Linf(0.1, box=(0, 1)), queries=20)(net, x, y)
         >>> bool(((found - x).abs() <= 0.1 + 1e-6).all())
         True
 
     Args:
-        epsilon: radius.
+        ball: how far, and within which range of valid data: `sp.Linf(8 / 255, box=(0, 1))`.
         queries: model calls per example.
-        norm: `float("inf")` or 2.
         patch: share of the input changed by the first proposals; it shrinks to a tenth of that.
-        low: smallest valid input value; None for no limit.
-        high: largest valid input value.
         samples: passes averaged per query, for models that draw noise.
     """
 
-    epsilon: float
+    ball: Ball
+    _: KW_ONLY
     queries: int = 300
-    norm: float = inf
     patch: float = 0.3
-    low: float | None = 0.0
-    high: float | None = 1.0
     samples: int = 1
+
+    def __post_init__(self) -> None:
+        check_ball(self.ball, "RandomSearch")
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs for `model` in the mode it is in."""
-        check_range(inputs, self.low, self.high)
-        region = Boxed(ball(self.norm, self.epsilon), inputs, self.low, self.high)
         with still_statistics(model):
             delta = torch.zeros_like(inputs)
             value = margin(scores(model, inputs, self.samples), targets)
@@ -59,23 +54,23 @@ class RandomSearch:
             for query in range(self.queries):
                 if len(open_ones) == 0:
                     break
-                proposal = self._propose(delta[open_ones], region, query)
-                proposal = Boxed(region.within, inputs[open_ones], self.low, self.high).project(proposal)
+                proposal = self._propose(delta[open_ones], query)
+                proposal = self.ball.project(proposal, around=inputs[open_ones])
                 found = margin(scores(model, inputs[open_ones] + proposal, self.samples), targets[open_ones])
                 better = ~(found <= value[open_ones])  # nan is no answer, so it is no right one
                 delta[open_ones[better]], value[open_ones[better]] = proposal[better], found[better]
                 open_ones = open_ones[value[open_ones] <= 0]
-        return clip(inputs + delta, self.low, self.high)
+        return inputs + delta
 
-    def _propose(self, delta: Tensor, region: Boxed, query: int) -> Tensor:
+    def _propose(self, delta: Tensor, query: int) -> Tensor:
         where = self._patch(delta, self.patch * 0.1 ** (query / max(1, self.queries - 1)))
         signs = _per_channel_signs(delta)
         if query == 0:
-            return self.epsilon * torch.sign(torch.randn_like(delta))
-        if self.norm == inf:
-            return torch.where(where, self.epsilon * signs, delta)
+            return self.ball.radius * torch.sign(torch.randn_like(delta))
+        if isinstance(self.ball, Linf):
+            return torch.where(where, self.ball.radius * signs, delta)
         size = delta[0].numel() ** 0.5 * self.patch
-        return delta + where * signs * self.epsilon / size
+        return delta + where * signs * self.ball.radius / size
 
     def _patch(self, delta: Tensor, share: float) -> Tensor:
         """(B, 1 or C, ...) true where the proposal changes the input; never empty."""

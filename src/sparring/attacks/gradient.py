@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import inf
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..balls import Ball, check_ball
 from ..passes import still_statistics
 from ..players import PGD as Ascent
 from ..players import FastGradient, Game
+from ..players.pgd import Update
 from ..players.player import slope
 from ..players.walk import State
 from ..sites.site import Slot
-from .boxed import Boxed, ball, check_range, clip
 from .objectives import Name, Objective, margin, objective
 from .outputs import Logits
 
@@ -25,112 +25,112 @@ class FGSM:
     """Fast gradient (sign) method: one step of full length along the gradient (Goodfellow et al. 2015).
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> net = torch.nn.Linear(4, 3)
         >>> x, y = torch.full((2, 4), 0.5), torch.tensor([0, 1])
-        >>> (FGSM(0.1)(net, x, y) - x).abs().amax().item()  # doctest: +ELLIPSIS
+        >>> (FGSM(sp.Linf(0.1, box=(0, 1)))(net, x, y) - x).abs().amax().item()  # doctest: +ELLIPSIS
         0.10...
 
     Args:
-        epsilon: radius.
-        norm: `float("inf")` or 2.
+        ball: how far, and within which range of valid data: `sp.Linf(8 / 255, box=(0, 1))`.
         loss: "cross_entropy", "margin", "dlr", or a function (logits, targets) -> (B,).
-        low: smallest valid input value; None for no limit.
-        high: largest valid input value.
         samples: gradients averaged per step, for models that draw noise (expectation over transformation).
     """
 
-    epsilon: float
-    norm: float = inf
+    ball: Ball
+    _: KW_ONLY
     loss: Name | Objective = "cross_entropy"
-    low: float | None = 0.0
-    high: float | None = 1.0
     samples: int = 1
+
+    def __post_init__(self) -> None:
+        check_ball(self.ball, "FGSM")
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs for `model` in the mode it is in."""
-        check_range(inputs, self.low, self.high)
+        if self.ball.radius == 0 or len(inputs) == 0:
+            return inputs.clone()
         with differentiating(model):
             inputs, targets = inputs.detach().clone(), targets.clone()
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
-            (delta,) = FastGradient(ball(self.norm, self.epsilon)).respond(game).values
-        return clip(inputs + delta, self.low, self.high).detach()
+            (delta,) = FastGradient(self.ball).respond(game).values
+        return (inputs + delta).detach()
 
 
 @dataclass(frozen=True)
 class PGD:
     """Projected gradient ascent with random starts and restarts (Madry et al. 2018).
 
+    The default crosses the ball: 20 steps of an eighth of the radius from a random start, of which the best point counts.
+    `paper_pgd` has the shorter steps of the ensemble papers.
+
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> net = torch.nn.Linear(4, 3)
         >>> x, y = torch.full((2, 4), 0.5), torch.tensor([0, 1])
-        >>> found = PGD(0.1, steps=5, restarts=2)(net, x, y)
+        >>> found = PGD(sp.Linf(0.1, box=(0, 1)), steps=5, restarts=2)(net, x, y)
         >>> bool(((found - x).abs() <= 0.1 + 1e-6).all())
         True
 
     Args:
-        epsilon: radius.
+        ball: how far, and within which range of valid data: `sp.Linf(8 / 255, box=(0, 1))`.
         steps: ascent steps per restart.
-        step_size: length of a step; `epsilon / 10` by default, which is the paper's setting.
-        norm: `float("inf")` or 2.
+        step_size: length of a step; `2.5 * radius / steps` by default.
+        start: "uniform" starts anywhere in the ball, 0 at the clean input, a number at Gaussian noise of that size.
+        update: "normalised", "raw", "sign" or "adam"; None: the ball's steepest direction.
         loss: "cross_entropy", "margin", "dlr", or a function (logits, targets) -> (B,).
         restarts: independent starts; per example the best one counts.
-        random_start: start anywhere in the ball (uniform per coordinate); False starts at the clean input.
         keep: "best" returns the visited point that fools the model, or else has the largest loss; "last" the final one.
-        low: smallest valid input value; None for no limit.
-        high: largest valid input value.
         samples: gradients averaged per step, for models that draw noise (expectation over transformation).
     """
 
-    epsilon: float
-    steps: int = 10
+    ball: Ball
+    _: KW_ONLY
+    steps: int = 20
     step_size: float | None = None
-    norm: float = inf
+    start: float | Literal["uniform"] = "uniform"
+    update: Update | None = None
     loss: Name | Objective = "cross_entropy"
     restarts: int = 1
-    random_start: bool = True
     keep: Literal["best", "last"] = "best"
-    low: float | None = 0.0
-    high: float | None = 1.0
     samples: int = 1
 
     def __post_init__(self) -> None:
+        check_ball(self.ball, "PGD")
         if self.restarts < 1 or self.samples < 1:
             raise ValueError(f"PGD(restarts={self.restarts}, samples={self.samples}): both are at least 1")
         if self.keep not in ("best", "last"):
             raise ValueError(f"PGD(keep={self.keep!r}): use 'best' or 'last'")
+        if self.ball.radius > 0:
+            self._player()  # says what is wrong with steps, step size, start and update
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs for `model` in the mode it is in."""
-        check_range(inputs, self.low, self.high)
-        if self.epsilon == 0 or len(inputs) == 0:
+        if self.ball.radius == 0 or len(inputs) == 0:
             return inputs.clone()
         with differentiating(model):
             inputs, targets = inputs.detach().clone(), targets.clone()
             best = _Best(inputs)
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
             for _ in range(self.restarts):
-                self._climb(game, inputs, best)
-        return clip(inputs + best.delta, self.low, self.high)
+                self._climb(game, best)
+        return inputs + best.delta
 
-    def _climb(self, game: "_InputGame", inputs: Tensor, best: "_Best") -> None:
-        step_size = self.epsilon / 10 if self.step_size is None else self.step_size
-        player = Ascent(
-            Boxed(ball(self.norm, self.epsilon), inputs, self.low, self.high),
-            steps=self.steps,
-            step_size=step_size,
-            start="uniform" if self.random_start else 0.0,
-            update="sign" if self.norm == inf else "normalised",
-        )
-        state = State((player.first_move(game.slots[0]),))
+    def _player(self) -> Ascent:
+        size = 2.5 * self.ball.radius / max(1, self.steps) if self.step_size is None else self.step_size
+        return Ascent(self.ball, steps=self.steps, step_size=size, start=self.start, update=self.update or "raw")
+
+    def _climb(self, game: "_InputGame", best: "_Best") -> None:
+        player, slot = self._player(), game.slots[0]
+        state = State((_anywhere(self.ball, slot) if self.start == "uniform" else player.first_move(slot),))
         for step in range(1, self.steps + 1):
             point = state.deltas[0].detach().requires_grad_()
             payoff = game.payoff([point])
             if self.keep == "best":
                 best.offer(point, payoff, game.fooled)
-            gradients = slope(payoff, [point])
-            state = player.advance(State((point,)), gradients, game.slots, step).map(Tensor.detach)
+            (gradient,) = slope(payoff, [point])
+            if self.update is None:
+                gradient = self.ball.steepest(gradient)
+            state = player.advance(state._replace(deltas=(point,)), [gradient], game.slots, step).map(Tensor.detach)
         if self.keep == "best" or self.restarts > 1:
             with torch.no_grad():
                 best.offer(state.deltas[0], game.payoff(state.deltas), game.fooled)
@@ -138,24 +138,45 @@ class PGD:
             best.delta = state.deltas[0]
 
 
-def BIM(
-    epsilon: float,
-    steps: int = 10,
-    step_size: float | None = None,
-    norm: float = inf,
-    loss: Name | Objective = "cross_entropy",
-    keep: Literal["best", "last"] = "best",
-    low: float | None = 0.0,
-    high: float | None = 1.0,
-    samples: int = 1,
-) -> PGD:
+def BIM(ball: Ball, **settings: Any) -> PGD:
     """Basic iterative method (Kurakin et al. 2017): PGD that starts at the clean input.
 
     Example:
-        >>> BIM(0.1).random_start
-        False
+        >>> import sparring as sp
+        >>> BIM(sp.Linf(0.1, box=(0, 1))).start
+        0.0
+
+    Args:
+        ball: how far.
+        **settings: those of `PGD`.
     """
-    return PGD(epsilon, steps, step_size, norm, loss, 1, False, keep, low, high, samples)
+    return PGD(ball, **{"start": 0.0, **settings})
+
+
+def paper_pgd(ball: Ball, **settings: Any) -> PGD:
+    """PGD as the ensemble papers run it (Wu et al. 2023, Table 4): ten steps of a tenth of the radius.
+
+    From a random start such steps seldom cross the ball, so it is a weak attack, often weaker than one step of `FGSM`: for
+    comparison with published figures. Their BIM is `paper_pgd(ball, start=0)`.
+
+    Example:
+        >>> import sparring as sp
+        >>> attack = paper_pgd(sp.Linf(0.02, box=(0, 1)))
+        >>> attack.steps, attack.step_size
+        (10, 0.002)
+
+    Args:
+        ball: how far.
+        **settings: those of `PGD`.
+    """
+    return PGD(ball, **{"steps": 10, "step_size": ball.radius / 10 or None, **settings})
+
+
+def _anywhere(ball: Ball, slot: Slot) -> Tensor:
+    """Uniform in the ball: a point of its surface, pulled in by the n-th root of a uniform number."""
+    like = torch.zeros_like(slot.value)
+    share = torch.rand(len(like), *[1] * (like.dim() - 1), dtype=like.dtype, device=like.device)
+    return ball.sample(like, around=slot.value) * share ** (1 / max(1, like[0].numel()))
 
 
 @contextmanager

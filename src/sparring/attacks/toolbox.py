@@ -6,15 +6,14 @@ copy of the model.
 
 import copy
 import importlib
-from dataclasses import dataclass
-from math import inf
+from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from .boxed import check_range
+from ..balls import L2, Ball, Box, Linf, check_ball
 from .outputs import Logits, logits_of
 
 
@@ -36,8 +35,9 @@ def _copy(model: nn.Module) -> Logits:
     return Logits(copy.deepcopy(model).float())
 
 
-def _estimator(model: nn.Module, inputs: Tensor, low: float, high: float) -> Any:
+def _estimator(model: nn.Module, inputs: Tensor, box: tuple[float, float]) -> Any:
     """ART's view of a copy of the model; ART evaluates it whatever mode it is in."""
+    Box(*box).room(inputs)  # refuses inputs outside
     classifiers = require("art.estimators.classification", "adversarial-robustness-toolbox")
     alone = _copy(model).eval()
     inputs = inputs.float()
@@ -45,7 +45,7 @@ def _estimator(model: nn.Module, inputs: Tensor, low: float, high: float) -> Any
         classes = logits_of(alone(inputs[:1])).shape[1]
     device = "cpu" if inputs.device.type == "cpu" else "gpu"
     return classifiers.PyTorchClassifier(
-        alone, nn.CrossEntropyLoss(), tuple(inputs.shape[1:]), classes, clip_values=(low, high), device_type=device
+        alone, nn.CrossEntropyLoss(), tuple(inputs.shape[1:]), classes, clip_values=box, device_type=device
     )
 
 
@@ -73,22 +73,19 @@ class JSMA:
     Args:
         gamma: largest share of the features that may change; the parameter of Table 4.
         theta: change of a feature per step (0.1 in the paper).
-        low: smallest valid input value.
-        high: largest valid input value.
+        box: smallest and largest valid input value.
         batch_size: examples per call of the model.
     """
 
     gamma: float = 0.1
     theta: float = 0.1
-    low: float = 0.0
-    high: float = 1.0
+    box: tuple[float, float] = (0.0, 1.0)
     batch_size: int = 128
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs; the class to move to is drawn by ART, as in the paper's use of it."""
-        check_range(inputs, self.low, self.high)
         evasion = require("art.attacks.evasion", "adversarial-robustness-toolbox")
-        estimator = _estimator(model, inputs, self.low, self.high)
+        estimator = _estimator(model, inputs, self.box)
         attack = evasion.SaliencyMapMethod(estimator, self.theta, self.gamma, self.batch_size, verbose=False)
         return _run(attack, inputs, None)
 
@@ -107,8 +104,7 @@ class CarliniWagner:
         searches: binary searches for the constant.
         steps: optimisation steps per search.
         learning_rate: of those steps.
-        low: smallest valid input value.
-        high: largest valid input value.
+        box: smallest and largest valid input value.
         batch_size: examples per call of the model.
     """
 
@@ -117,16 +113,14 @@ class CarliniWagner:
     searches: int = 1
     steps: int = 10
     learning_rate: float = 0.01
-    low: float = 0.0
-    high: float = 1.0
+    box: tuple[float, float] = (0.0, 1.0)
     batch_size: int = 128
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs where the search succeeds, the clean ones elsewhere."""
-        check_range(inputs, self.low, self.high)
         evasion = require("art.attacks.evasion", "adversarial-robustness-toolbox")
         attack = evasion.CarliniL2Method(
-            _estimator(model, inputs, self.low, self.high),
+            _estimator(model, inputs, self.box),
             confidence=self.confidence,
             learning_rate=self.learning_rate,
             binary_search_steps=self.searches,
@@ -143,30 +137,35 @@ class AutoAttack:
     """Croce and Hein's ensemble of parameter-free attacks (2020), through pyautoattack.
 
     Example:
-        >>> AutoAttack(8 / 255).version
+        >>> import sparring as sp
+        >>> AutoAttack(sp.Linf(8 / 255, box=(0, 1))).version
         'standard'
 
     Args:
-        epsilon: radius.
-        norm: `float("inf")`, 2 or 1.
+        ball: `sp.Linf(radius, box=(0, 1))` or `sp.L2(radius, box=(0, 1))`: AutoAttack knows no other range of data.
         version: "standard", "plus", or "rand" for models that draw noise.
         attacks: run only these, for example `("apgd-ce", "apgd-t")`.
         seed: of its random starts.
         batch_size: examples per call of the model.
     """
 
-    epsilon: float
-    norm: float = inf
+    ball: Ball
+    _: KW_ONLY
     version: Literal["standard", "plus", "rand"] = "standard"
     attacks: tuple[str, ...] | None = None
     seed: int | None = 0
     batch_size: int = 250
 
+    def __post_init__(self) -> None:
+        check_ball(self.ball, "AutoAttack")
+        if not isinstance(self.ball, L2 | Linf) or self.ball.rows:
+            raise ValueError(f"AutoAttack(ball={self.ball}): it knows L2 and Linf balls of whole examples")
+        if self.ball.box != Box(0, 1):
+            raise ValueError(f"AutoAttack(ball={self.ball}): it knows data in [0, 1] only; write box=(0, 1)")
+
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Adversarial inputs; data must lie in [0, 1], which AutoAttack takes for granted."""
-        check_range(inputs, 0.0, 1.0)
-        if self.norm not in (1, 2, inf):
-            raise ValueError(f"norm is {self.norm}; AutoAttack knows 1, 2 and float('inf')")
+        """Adversarial inputs."""
+        Box(0, 1).room(inputs)  # refuses inputs outside
         package = require("pyautoattack", "pyautoattack")
         alone, data = _copy(model), inputs.detach().float()
         with torch.no_grad():
@@ -176,8 +175,8 @@ class AutoAttack:
             alone,
             attacks=None if self.attacks is None else list(self.attacks),
             device=inputs.device,
-            eps=self.epsilon,
-            norm={1: "L1", 2: "L2", inf: "Linf"}[self.norm],
+            eps=self.ball.radius,
+            norm=type(self.ball).__name__,
             seed=self.seed,
             version=self.version if self.attacks is None else "custom",
         )

@@ -17,12 +17,13 @@ class Transfer:
     """Craft on a surrogate, whatever the model under attack: the black-box attacks of Table 5.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.attacks import FGSM
         >>> target, surrogate = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
         >>> x, y = torch.full((2, 4), 0.5), torch.tensor([0, 1])
-        >>> attack = Transfer(FGSM(0.1), surrogate)
-        >>> bool(torch.equal(attack(target, x, y), FGSM(0.1)(surrogate, x, y)))
+        >>> fast = FGSM(sp.Linf(0.1, box=(0, 1)))
+        >>> attack = Transfer(fast, surrogate)
+        >>> bool(torch.equal(attack(target, x, y), fast(surrogate, x, y)))
         True
 
     Args:

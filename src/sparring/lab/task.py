@@ -70,12 +70,14 @@ def rows(tree: Any) -> int:
 class Split:
     """Examples: `inputs` is a tensor or a tuple / dict of tensors (dim 0 = example), as the model takes them.
 
-    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding.
+    `collate(inputs, targets)` may reshape a batch after it is cut out, for example to trim padding. With `lengths`, one
+    whole number an example, the training loop makes its batches of examples of like length.
     """
 
     inputs: Any
     targets: Any = None
     collate: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return rows(self.inputs)
@@ -93,12 +95,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Data:
-    """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary)."""
+    """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
+
+    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method.
+    """
 
     train: Split
     validation: Split
     test: Split | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    unlabelled: Split | None = None
 
 
 class Trainable(Protocol):
@@ -111,7 +117,10 @@ class Trainable(Protocol):
         """Plain floats about the last step."""
 
     def steps(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
-        """The losses of one training step, each to be back-propagated before the next is asked for."""
+        """The losses of one training step, each to be back-propagated before the next is asked for.
+
+        Where the task has unlabelled data, the loop adds `unlabelled=` with the inputs drawn for this step.
+        """
 
 
 @dataclass(frozen=True)

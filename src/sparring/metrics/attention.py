@@ -1,4 +1,4 @@
-"""Does attention agree with what the model uses? Word importance by gradients, and its correlation with attention weights."""
+"""Does attention agree with what the model uses? Importance of words by gradients or removal, and its correlation with attention."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from ..sites.attention.scores import Scores
 from ..sites.site import Slot
 from ..sites.words import Words
 from .correlation import kendall, pearson
+from .removal import without_each_word
 
-Definition = Literal["probability", "loss", "integrated"]
+Definition = Literal["probability", "loss", "integrated", "leave_one_out"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def explain(
     - `"loss"`: the gradient of the loss at the predicted class, through the attention too (AllenNLP Interpret);
     - `"integrated"`: the mean gradient of the probability on the way from zero vectors (integrated gradients; needs `captum`).
 
+    With `"leave_one_out"` it is no gradient: how far the predicted distribution moves (total variation) when the word is taken out
+    of the sentence, scaled likewise. One pass for each position.
+
     >>> from sparring.lab.models.birnn import SingleSequence
     >>> seen = explain(SingleSequence(20, 6, 8), torch.tensor([[3, 7, 2], [5, 9, 0]]))
     >>> seen.importance.shape, seen.importance[1, 2].item()
@@ -121,13 +125,15 @@ def explain(
         weights = _weights(one.slots[scores], query)
         index = _same_words(one.slots[words], weights)
         chosen = one.slots[words][index]
+        if definition == "leave_one_out":
+            raw = without_each_word(model, inputs, words, chosen, extract, logits.detach())
+            return Explanation(weights, _shares(raw), _valid(chosen, weights), predicted)
         if definition == "integrated":
             gradient = _integrated(model, inputs, words, chosen, extract, predicted, steps)
         else:
             payoff = log_p.exp() if definition == "probability" else -log_p
             (gradient,) = torch.autograd.grad(payoff.sum(), nudges[index])
-    everywhere = torch.ones(weights.shape, dtype=torch.bool, device=weights.device)
-    valid = everywhere if chosen.valid is None else chosen.valid.squeeze(-1)
+    valid = _valid(chosen, weights)
     raw = (gradient * chosen.value.detach()).sum(-1).abs().masked_fill(~valid, 0.0)
     return Explanation(weights, _shares(raw), valid, predicted)
 
@@ -183,6 +189,11 @@ def _same_words(slots: list[Slot], weights: Tensor) -> int:
             return index
     seen = ", ".join(f"{slot.name} {tuple(slot.value.shape)}" for slot in slots)
     raise ValueError(f"explain: attention weighs {tuple(weights.shape)} words, but the embedding looks up {seen}")
+
+
+def _valid(chosen: Slot, weights: Tensor) -> Tensor:
+    everywhere = torch.ones(weights.shape, dtype=torch.bool, device=weights.device)
+    return everywhere if chosen.valid is None else chosen.valid.squeeze(-1)
 
 
 def _shares(raw: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..attacks.outputs import predictions
 from ..attacks.transfer import Attack, Transfer
+from ..balls import Ball
 
 Progress = Callable[[str, float], None]
 
@@ -58,10 +59,10 @@ def robust_accuracy(
     """Attack a model in the mode it is in and count what stays right.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.attacks import FGSM
         >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 0])
-        >>> result = robust_accuracy(torch.nn.Identity(), FGSM(0.2), x, y)
+        >>> result = robust_accuracy(torch.nn.Identity(), FGSM(sp.Linf(0.2, box=(0, 1))), x, y)
         >>> result.clean, result.plain, result.conditional
         (1.0, 0.5, 0.5)
 
@@ -100,10 +101,11 @@ def attack_table(
     """Several attacks on the same examples (Table 4; with `Transfer` attacks, Table 5).
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.attacks import FGSM, Transfer
         >>> net, other = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
-        >>> attacks = {"FGSM": FGSM(0.1), "type I": Transfer(FGSM(0.1), other)}
+        >>> fast = FGSM(sp.Linf(0.1, box=(0, 1)))
+        >>> attacks = {"FGSM": fast, "type I": Transfer(fast, other)}
         >>> sorted(attack_table(net, attacks, torch.rand(8, 4), torch.zeros(8).long()))
         ['FGSM', 'type I']
     """
@@ -119,7 +121,7 @@ def attack_table(
 class Sweep:
     """Accuracy against radius, one curve of Fig. 3."""
 
-    epsilons: tuple[float, ...]
+    radii: tuple[float, ...]
     results: tuple[RobustAccuracy, ...]
 
     @property
@@ -134,11 +136,11 @@ class Sweep:
 
     def reaches_zero(self) -> float | None:
         """The smallest radius at which nothing stays right, None if there is none in the sweep."""
-        return next((e for e, share in zip(self.epsilons, self.plain) if share == 0), None)
+        return next((r for r, share in zip(self.radii, self.plain) if share == 0), None)
 
     def rows(self) -> list[dict[str, float]]:
         """One dictionary per radius, ready for a table or a plot."""
-        return [{"epsilon": e, **result.to_dict()} for e, result in zip(self.epsilons, self.results)]
+        return [{"radius": r, **result.to_dict()} for r, result in zip(self.radii, self.results)]
 
 
 def sweep(
@@ -146,7 +148,7 @@ def sweep(
     attack: Any,
     inputs: Tensor,
     targets: Tensor,
-    epsilons: Sequence[float],
+    radii: Sequence[float],
     *,
     samples: int = 1,
     batch_size: int = 256,
@@ -155,47 +157,46 @@ def sweep(
     """Repeat an attack at growing radii (Fig. 3).
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.attacks import BIM
         >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 0])
-        >>> curve = sweep(torch.nn.Identity(), BIM(0.1), x, y, [0.0, 0.2, 0.8])
+        >>> curve = sweep(torch.nn.Identity(), BIM(sp.Linf(0.1, box=(0, 1))), x, y, [0.0, 0.2, 0.8])
         >>> curve.plain, curve.reaches_zero()
         ((1.0, 0.5, 0.0), 0.8)
 
     Args:
         model: returns logits or an object with `.logits`.
-        attack: an attack with an `epsilon`, repeated with each radius (a step size that was given grows with it), or a
-            function `epsilon -> attack`.
+        attack: an attack with a `ball`, repeated with each radius (a step size that was given grows with it), or a
+            function `radius -> attack`.
         inputs: (B, ...) examples.
         targets: (B,) true classes.
-        epsilons: radii, in the order wanted.
+        radii: in the order wanted.
         samples: passes whose mean probability decides.
         batch_size: examples per call.
         progress: called with (which radius, share done).
     """
     results = []
-    for done, epsilon in enumerate(epsilons):
+    for done, radius in enumerate(radii):
         results.append(
-            robust_accuracy(model, _at(attack, epsilon), inputs, targets, samples=samples, batch_size=batch_size)
+            robust_accuracy(model, _at(attack, radius), inputs, targets, samples=samples, batch_size=batch_size)
         )
         if progress is not None:
-            progress(f"epsilon {epsilon:.4g}", (done + 1) / len(epsilons))
-    return Sweep(tuple(epsilons), tuple(results))
+            progress(f"radius {radius:.4g}", (done + 1) / len(radii))
+    return Sweep(tuple(radii), tuple(results))
 
 
-def _at(attack: Any, epsilon: float) -> Attack:
+def _at(attack: Any, radius: float) -> Attack:
     """The attack with another radius."""
-    if not hasattr(attack, "epsilon"):
-        inner = getattr(attack, "attack", None)
-        if isinstance(attack, Transfer) and hasattr(inner, "epsilon"):
-            return replace(attack, attack=_at(inner, epsilon))
+    if isinstance(attack, Transfer):
+        return replace(attack, attack=_at(attack.attack, radius))
+    ball = getattr(attack, "ball", None)
+    if not isinstance(ball, Ball):
         if is_dataclass(attack):
-            raise TypeError(f"{type(attack).__name__} has no radius to sweep; give a function epsilon -> attack")
-        made: Attack = attack(epsilon)
+            raise TypeError(f"{type(attack).__name__} has no ball to sweep; give a function radius -> attack")
+        made: Attack = attack(radius)
         return made
-    changes: dict[str, Any] = {"epsilon": epsilon}
-    if getattr(attack, "step_size", None) is not None and attack.epsilon > 0:
-        changes["step_size"] = attack.step_size * epsilon / attack.epsilon
-    if epsilon == 0:
-        changes.pop("step_size", None)
+    changes: dict[str, Any] = {"ball": ball.with_radius(radius)}
+    step_size = getattr(attack, "step_size", None)
+    if step_size is not None and ball.radius > 0 and radius > 0:
+        changes["step_size"] = step_size * radius / ball.radius
     return replace(attack, **changes)

@@ -115,7 +115,7 @@ class Masks:
             if "outputs" in self.given:
                 mask = self.given["outputs"]
                 return None if mask is None else mask.bool()
-            mask = self.given.get("target" if self.two_sided else "source")
+            mask = self.given.get("target") if self.two_sided else None
         else:
             mask = self.given if self.given is not None else self.found.get("target" if self.two_sided else "source")
         if mask is None or outputs.dim() <= mask.dim() or outputs.shape[0] != mask.shape[0]:
@@ -132,4 +132,4 @@ class Masks:
         for glob, mask in self.given.items():
             if glob != "outputs" and pattern(glob).fullmatch(name):
                 return mask
-        return self.given.get(side)
+        return self.given.get(side) if self.two_sided else None

@@ -1,10 +1,10 @@
 """One look at the gradient, then a step of full radius."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from .player import Game, InBall, Response, only, slope, sound, working_copy
 
 
@@ -41,18 +41,19 @@ class FastGradient(InBall):
         return self.start == 0
 
     def respond(self, game: Game) -> Response:
-        unit = replace(self.ball, radius=1.0)  # type: ignore[type-var]
-        directions = [unit.sample(working_copy(slot), slot.valid) for slot in game.slots] if self.start else None
+        ball, slots = self.ball, game.slots
+        points = [working_copy(slot) for slot in slots]
+        if self.start:
+            points = [ball.sample(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
+            points = [p * (self.start / ball.radius) for p in points]
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         for _ in range(self.steps):
-            points = (
-                [working_copy(s) for s in game.slots] if directions is None else [self.start * d for d in directions]
-            )
-            for point in points:
-                point.requires_grad_()
+            points = [
+                ball.in_box(p, slot.valid, around=slot.value).requires_grad_()
+                for p, slot in zip(points, slots, strict=True)
+            ]
             gradients = slope(game.payoff(points), points)
-            good = good & sound(gradients, game.slots)
-            directions = [self.ball.steepest(g, slot.valid) for g, slot in zip(gradients, game.slots, strict=True)]
-        assert directions is not None
-        values = [only(good, self.ball.radius * d) for d in directions]
-        return Response(values, unperturbed=~good, backward_passes=self.steps)
+            good = good & sound(gradients, slots)
+            leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
+            points = [leap * (self.start / ball.radius) for leap in leaps]
+        return Response([only(good, leap) for leap in leaps], unperturbed=~good, backward_passes=self.steps)

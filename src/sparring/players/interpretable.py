@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..balls.norms import L2, Ball, Linf, masked
+from ..balls import L2, Ball, Linf, masked
 from ..sites.site import Slot
 from .directions import WordDirections
 from .player import Game, InBall, Response, only, slope, sound, working_copy
@@ -68,8 +68,7 @@ class Interpretable(InBall):
             self.words.step += 1
         good = sound(gradients, game.slots) & sound(moves, game.slots)
         values = [
-            only(good, self.ball.radius * self.ball.steepest(m, s.valid))
-            for m, s in zip(moves, game.slots, strict=True)
+            only(good, self.ball.leap(m, s.valid, around=s.value)) for m, s in zip(moves, game.slots, strict=True)
         ]
         return Response(values, unperturbed=~good, backward_passes=1)
 

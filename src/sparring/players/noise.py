@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..sites.site import Slot
 from .player import InBall, Random, working_copy
 
@@ -23,7 +23,7 @@ class Noise(Random, InBall):
     ball: Ball
 
     def draw(self, slot: Slot) -> Tensor:
-        return self.ball.sample(working_copy(slot), slot.valid)
+        return self.ball.sample(working_copy(slot), slot.valid, around=slot.value)
 
 
 @dataclass(frozen=True)

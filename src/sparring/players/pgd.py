@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
 from .walk import State, Walk
@@ -80,10 +80,10 @@ class PGD(InBall):
         """The random start, already inside the ball."""
         zeros = working_copy(slot)
         if self.start == "uniform":
-            return self.ball.interior(zeros, slot.valid)
+            return self.ball.interior(zeros, slot.valid, around=slot.value)
         if self.start == 0:
             return zeros
-        return self.ball.project(torch.randn_like(zeros) * self.start, slot.valid)
+        return self.ball.project(torch.randn_like(zeros) * self.start, slot.valid, around=slot.value)
 
     def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State:
         """One ascent step and the projection; the whole of it is differentiable (the sign rule has derivative zero)."""
@@ -109,7 +109,7 @@ class PGD(InBall):
                 for m, v in zip(first, second, strict=True)
             ]
         deltas = tuple(
-            self.ball.project(d + self.size * move, slot.valid)
+            self.ball.project(d + self.size * move, slot.valid, around=slot.value)
             for d, move, slot in zip(state.deltas, moves, slots, strict=True)
         )
         return State(deltas, first, second)

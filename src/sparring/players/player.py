@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..sites.site import Slot
 
 Unroll = Literal[False, "autograd", "finite_difference"]

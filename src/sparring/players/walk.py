@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..sites.site import Slot
 from .player import Game, Response, only, slope, sound
 

@@ -8,10 +8,12 @@ from ..balls import L2, Ball
 from ..objective import Objective
 from ..penalties import Penalty, kl
 from ..players import FastGradient, Player
+from ..sites import Scores
 from ..terms import Term, Weight
 from .grammar import Loss, Place, recipe, site_of
 
 LOOK = 5.0  # radii from the example to the point where the direction is sought
+LOOK_AT_SCORES = 1.0  # farther out a softmax over few positions has made up its mind and has no slope left
 
 
 @recipe
@@ -46,8 +48,8 @@ def vat(
         at: glob of modules, a site, or None for the input.
         ball: how far.
         steps: power iterations, each a look at the gradient along the direction found last.
-        start: distance of the look along the random direction (the paper's xi). The default is five times the radius: a distance
-            where the divergence has a slope worth following, see the page on few labels.
+        start: distance of the look along the random direction (the paper's xi). The default is five times the radius, and the radius
+            itself at attention scores: a distance where the divergence has a slope worth following, see the page on few labels.
         by: another player instead: `sp.Noise(ball)` is the random control, `sp.PGD(ball, steps=2)` an ascent.
         penalty: distance between clean and perturbed predictions.
         weight: of the penalty.
@@ -55,7 +57,8 @@ def vat(
         share_noise: same dropout in both passes.
         options: go to `Objective`.
     """
-    distance = LOOK * (ball.radius or 1.0) if start is None else start
-    player = by or FastGradient(ball, distance, steps)
-    term = Term(site_of(at), player, penalty, weight, share_noise, detach_clean, name="vat")
+    site = site_of(at)
+    if start is None:
+        start = (LOOK_AT_SCORES if isinstance(site, Scores) else LOOK) * (ball.radius or 1.0)
+    term = Term(site, by or FastGradient(ball, start, steps), penalty, weight, share_noise, detach_clean, name="vat")
     return Objective(model, loss, term, **options)

@@ -188,7 +188,7 @@ class FreeAT(nn.Module, Leading):
             old = self.carried.deltas[index] if index < len(self.carried.deltas) else None
             fits = old is not None and old.shape == slot.value.shape
             if fits and old is not None:
-                start = self.player.ball.project(old, slot.valid)
+                start = self.player.ball.project(old, bare.valid, around=bare.value)
             else:
                 start, self.carried, self.moves = self.player.first_move(bare), State(()), 0
             leaves.append(start.detach().requires_grad_())

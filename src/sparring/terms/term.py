@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..balls.norms import Ball
+from ..balls import Ball
 from ..nn.randomness import fresh
 from ..passes.step import Step
 from ..penalties import Penalty
@@ -208,7 +208,9 @@ def _on_boundary(norms: Sequence[Tensor], radius: float) -> float:
 def _noise_of(values: Sequence[Tensor], norms: Sequence[Tensor], game: Game, ball: Ball) -> list[Tensor]:
     """Random directions of the lengths that the player chose: its control of equal size."""
     return [
-        ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1))
+        ball.in_box(
+            ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1)), s.valid, around=s.value
+        )
         for v, s, n in zip(values, game.slots, norms, strict=True)
     ]
 

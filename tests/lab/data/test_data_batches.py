@@ -1,12 +1,14 @@
 """Vocabulary, preparation, padding, order and columns; vectors for a vocabulary; digits as sequences."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.lab.data.batches import columns, order, pad, text_batches, windows
+from sparring.lab.data.batches import columns, epoch, pad, windows
 from sparring.lab.data.digits import digits, sequences
 from sparring.lab.data.preparing import Preparation, between, spaces, words
 from sparring.lab.data.records import Texts, holdout
@@ -62,34 +64,51 @@ def test_padding_can_be_undone(sentences: list[list[int]], length: int | None) -
         assert (row[~keep] == 0).all()
 
 
-@given(CODES, st.integers(1, 5), st.integers(0, 3), st.booleans(), st.booleans())
-def test_an_epoch_shows_every_example_once_in_a_seeded_order(
-    sentences: list[list[int]], batch: int, seed: int, by_length: bool, shuffle: bool
+LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 7), st.integers(0, 5))
+def test_batches_of_like_length_hold_the_examples_that_plain_batches_hold(
+    lengths: list[int], size: int, number: int
 ) -> None:
-    labels = list(range(len(sentences)))
-    runs = [list(text_batches(sentences, labels, batch, seed, 1, None, shuffle, by_length)) for _ in range(2)]
-    seen = [label for _, _, chosen in runs[0] for label in chosen.tolist()]
-    assert sorted(seen) == labels
-    assert shuffle or seen == labels
-    for (numbers, valid, chosen), again in zip(*runs):
-        assert all(torch.equal(a, b) for a, b in zip((numbers, valid, chosen), again))
-        assert len(chosen) <= batch
-        for row, keep, label in zip(numbers, valid, chosen.tolist()):
-            assert row[keep].tolist() == (sentences[label] or [0])
+    plain = epoch(len(lengths), size, number)
+    bucketed = epoch(len(lengths), size, number, torch.tensor(lengths))
+    assert len(plain) == len(bucketed) == max(1, len(lengths) // size)
+    assert sorted(torch.cat(plain).tolist()) == sorted(torch.cat(bucketed).tolist())
+    assert [len(b) for b in plain] == [len(b) for b in bucketed]
+    spans = sorted((min(lengths[i] for i in b), max(lengths[i] for i in b)) for b in bucketed)
+    assert all(high <= low for (_, high), (low, _) in pairwise(spans))
 
 
-def test_epochs_and_seeds_differ_and_like_lengths_share_batches() -> None:
-    flat = lambda batches: np.concatenate(batches).tolist()
-    assert flat(order(50, 8, 0, 0)) != flat(order(50, 8, 0, 1)) != flat(order(50, 8, 1, 1))
-    lengths = np.random.default_rng(0).integers(1, 60, 640)
+@given(LENGTHS, st.integers(20, 60), st.integers(0, 5), st.integers(1, 3))
+def test_batches_by_tokens_fit_and_are_as_many_in_every_epoch(
+    lengths: list[int], tokens: int, number: int, parts: int
+) -> None:
+    made = epoch(len(lengths), 0, number, torch.tensor(lengths), tokens * parts, parts)
+    other = epoch(len(lengths), 0, number + 1, torch.tensor(lengths), tokens * parts, parts)
+    assert sorted(map(len, made)) == sorted(map(len, other))
+    assert all(max(lengths[i] for i in batch) * len(batch) <= tokens * parts for batch in made)
+    seen = torch.cat(made).tolist()
+    assert len(seen) == len(set(seen))
+    assert len(lengths) - len(seen) < parts
+    if len(made) > 1:
+        assert all(len(batch) % parts == 0 for batch in made)
+
+
+def test_epochs_differ_and_like_lengths_share_batches() -> None:
+    flat = lambda batches: torch.cat(batches).tolist()
+    assert flat(epoch(50, 8, 0)) == flat(epoch(50, 8, 0)) != flat(epoch(50, 8, 1))
+    lengths = torch.randint(1, 60, (640,))
     waste = lambda batches: sum(lengths[b].max() * len(b) for b in batches) / lengths.sum()
-    assert waste(order(640, 32, lengths=lengths.tolist())) < 1.1 < waste(order(640, 32))
-    with pytest.raises(ValueError, match="batch is 0"):
-        order(5, 0)
+    assert waste(epoch(640, 32, 0, lengths)) < 1.1 < waste(epoch(640, 32, 0))
+    assert flat(epoch(640, 32, 0, lengths)) != flat(epoch(640, 32, 1, lengths))
+    assert flat(epoch(640, 0, 0, lengths, 600)) != flat(epoch(640, 0, 1, lengths, 600))
     with pytest.raises(ValueError, match="lengths has 2 entries for 3"):
-        order(3, 1, lengths=[1, 2])
-    with pytest.raises(ValueError, match="labels has 1 entries for 2"):
-        list(text_batches([[1], [2]], [0], 2))
+        epoch(3, 1, 0, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="tokens=5 does not hold 1 example"):
+        epoch(2, 1, 0, torch.tensor([9, 3]), tokens=5)
+    with pytest.raises(ValueError, match="tokens=5 needs lengths"):
+        epoch(2, 1, 0, tokens=5)
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))

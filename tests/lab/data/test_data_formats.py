@@ -94,6 +94,13 @@ def test_a_packed_file_cut_anywhere_is_never_read(name: str, way: str, tmp_path:
         ("ag_news", "ag_news/ag_news_csv/test.csv", b'"5","a","b"\n', "line 1: has the label '5'"),
         ("cola", "glue/CoLA/train.tsv", b"a\t1\t\tfine\nb\t1\tcut\n", "line 2: has 3 columns, expected 4"),
         ("rte", "glue/RTE/dev.tsv", b"index\tsentence1\n", "line 1: has no column 'sentence2'"),
+        ("mnli", "glue/MNLI/dev_mismatched.tsv", b"sentence1\tsentence2\tgold_label\na\tb\thidden\n", "label 'hidden'"),
+        (
+            "qqp",
+            "glue/QQP/train.tsv",
+            b"question1\tquestion2\tis_duplicate\n" + b"cut\n" * 11,
+            "line 12: has 1 columns, the header has 3",
+        ),
         ("sts-b", "glue/STS-B/dev.tsv", b"sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: has the score 'nan'"),
         ("snli", "nli/snli_1.0/snli_1.0_dev.jsonl", b'{"sentence1": "a"}\n', "line 1: is not an object with"),
         ("snli", "nli/snli_1.0/snli_1.0_dev.jsonl", b"[" * 100_000 + b"\n", "line 1: is not json"),
@@ -135,6 +142,10 @@ def test_texts_come_out_as_they_were_meant(tmp_path: Path) -> None:
     assert snli("dev", tmp_path).labels.tolist() == [1, 0]  # type: ignore[union-attr]
     assert glue("rte", "dev", tmp_path).first == ['A "b', "d"]  # a lone quote is a character here
     assert glue("mrpc", "test", tmp_path).second == ["b", "d"]
+    assert glue("qqp", "train", write(tmp_path, SAMPLES["qqp"].files)).labels.tolist() == [1, 0]
+    assert glue("mnli", "dev_mismatched", write(tmp_path, SAMPLES["mnli"].files)).labels.tolist() == [2]
+    with pytest.raises(DataError, match="mnli has no split 'dev'; use one of train, dev_matched"):
+        glue("mnli", "dev", tmp_path)
 
 
 def test_backslashes_of_ag_news_are_line_ends() -> None:

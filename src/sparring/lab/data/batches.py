@@ -1,8 +1,7 @@
-"""Padded batches of text in a seeded order, and the columns a language model is trained on."""
+"""Padded sentences, the batches of an epoch in a seeded order, and the columns a language model is trained on."""
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,81 +33,71 @@ def pad(sentences: Sequence[Sequence[int]], value: int = 0, length: int | None =
     return numbers, valid
 
 
-def order(
+def epoch(
+    count: int,
     size: int,
-    batch: int,
-    seed: int = 0,
-    epoch: int = 0,
-    lengths: Sequence[int] | None = None,
-    shuffle: bool = True,
-) -> list[np.ndarray]:
-    """The examples of each batch of an epoch, the same for the same seed and epoch on every machine.
+    number: int,
+    lengths: Tensor | None = None,
+    tokens: int = 0,
+    parts: int = 1,
+) -> list[Tensor]:
+    """The examples of each batch of one epoch: the same for the same number everywhere, and as many in every epoch.
+
+    Examples of unlike length waste most of a batch on padding. Given `lengths`, the examples are shuffled, blocks of a
+    hundred batches are sorted by length, cut, and the batches shuffled: neighbours in length meet, differently each epoch.
 
     Example:
-        >>> [b.tolist() for b in order(5, 2, shuffle=False)]
-        [[0, 1], [2, 3], [4]]
+        >>> lengths = torch.tensor([3, 9, 3, 9])
+        >>> sorted(sorted(batch.tolist()) for batch in epoch(4, 2, number=0, lengths=lengths))
+        [[0, 2], [1, 3]]
+        >>> sorted(sorted(batch.tolist()) for batch in epoch(4, 0, number=0, lengths=lengths, tokens=9))
+        [[0, 2], [1], [3]]
 
     Args:
-        size: Number of examples.
-        batch: Examples a batch; the last batch may be smaller.
-        seed: Changes every epoch's order.
-        epoch: Each epoch has its own order.
-        lengths: Length of each example. Batches are then made of examples of like length, which saves padding: blocks of
-            fifty batches are sorted by length, and the batches shuffled.
-        shuffle: False keeps the given order.
+        count: Number of examples.
+        size: Examples a batch; an incomplete last batch is left out, unless it is the only one.
+        number: Decides the order; another one for every seed and epoch.
+        lengths: Length of each example, (count,).
+        tokens: Above 0, a batch holds at most so many positions, padding counted, instead of `size` examples. All examples
+            are then sorted together, so that the cuts, which only depend on the lengths, are the same in every epoch.
+        parts: The number of examples of a batch of `tokens` is a multiple of it (processes that share the batch).
     """
-    if batch < 1:
-        raise ValueError(f"batch is {batch}; it must be at least 1")
-    if lengths is not None and len(lengths) != size:
-        raise ValueError(f"lengths has {len(lengths)} entries for {size} examples")
-    if not shuffle:
-        return [np.arange(size)[i : i + batch] for i in range(0, size, batch)]
-    random = np.random.default_rng([seed, epoch])
-    index = random.permutation(size)
-    if lengths is None:
-        return [index[i : i + batch] for i in range(0, size, batch)]
-    count = np.asarray(lengths)
-    batches: list[np.ndarray] = []
-    for start in range(0, size, 50 * batch):
-        block = index[start : start + 50 * batch]
-        block = block[np.argsort(count[block], kind="stable")]
-        batches += [block[i : i + batch] for i in range(0, len(block), batch)]
-    return [batches[i] for i in random.permutation(len(batches))]
+    if lengths is not None and len(lengths) != count:
+        raise ValueError(f"lengths has {len(lengths)} entries for {count} examples")
+    generator = torch.Generator().manual_seed(number)
+    order = torch.randperm(count, generator=generator)
+    if tokens:
+        if lengths is None:
+            raise ValueError(f"tokens={tokens} needs lengths: how many positions each example takes")
+        order = order[lengths[order].argsort(stable=True)]
+        batches = list(order.split(_cuts(lengths[order].tolist(), tokens, parts)))
+        if count % parts and len(batches) > 1:
+            batches.pop()
+    else:
+        kept = order[: max(1, count // size) * size]
+        if lengths is None:
+            return list(kept.split(size))
+        blocks = [block[lengths[block].argsort(stable=True)] for block in kept.split(100 * size)]
+        batches = list(torch.cat(blocks).split(size))
+    return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def text_batches(
-    sentences: Sequence[Sequence[int]],
-    labels: Sequence[int] | Sequence[float] | np.ndarray,
-    batch: int,
-    seed: int = 0,
-    epoch: int = 0,
-    length: int | None = None,
-    shuffle: bool = True,
-    by_length: bool = False,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield `(numbers (B, T), valid (B, T), labels (B,))` over one epoch.
-
-    Example:
-        >>> [labels.tolist() for _, _, labels in text_batches([[1], [2, 3], []], [0, 1, 0], 2, shuffle=False)]
-        [[0, 1], [0]]
-
-    Args:
-        sentences: Encoded sentences.
-        labels: Class numbers or scores.
-        batch: Sentences a batch.
-        seed: Changes the order.
-        epoch: Changes the order.
-        length: Cut longer sentences.
-        shuffle: False keeps the given order.
-        by_length: Put sentences of like length together.
-    """
-    target = torch.as_tensor(np.asarray(labels))
-    if len(target) != len(sentences):
-        raise ValueError(f"labels has {len(target)} entries for {len(sentences)} sentences")
-    lengths = [len(s) for s in sentences] if by_length else None
-    for index in order(len(sentences), batch, seed, epoch, lengths, shuffle):
-        numbers, valid = pad([sentences[i] for i in index], length=length)
-        yield numbers, valid, target[torch.from_numpy(index)]
+def _cuts(lengths: Sequence[int], tokens: int, parts: int) -> list[int]:
+    """How many of the examples, shortest first, go into each batch; what is left when a multiple no longer fits is the last."""
+    sizes: list[int] = []
+    place = 0
+    while place < len(lengths):
+        count = 0
+        while place + count + parts <= len(lengths) and (count + parts) * lengths[place + count + parts - 1] <= tokens:
+            count += parts
+        if count == 0 and place + parts <= len(lengths):
+            longest = lengths[place + parts - 1]
+            raise ValueError(
+                f"tokens={tokens} does not hold {parts} example(s) of {longest} positions; use more tokens"
+            )
+        sizes.append(count or len(lengths) - place)
+        place += sizes[-1]
+    return sizes
 
 
 def columns(tokens: Sequence[int], batch: int) -> Tensor:

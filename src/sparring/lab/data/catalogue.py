@@ -36,6 +36,7 @@ def _splits(pattern: str, *splits: str) -> tuple[str, ...]:
 
 
 _GLUE = ("train", "dev", "test")
+_MNLI = ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
 _BABI = tuple(
     f"babi/tasks_1-20_v1-2/en-10k/qa{task}_{kind}_{split}.txt"
     for task, kind in ((1, "single-supporting-fact"), (2, "two-supporting-facts"), (3, "three-supporting-facts"))
@@ -71,6 +72,8 @@ DATASETS: dict[str, Dataset] = {
         _dataset("sts-b", "GLUE: sentence similarity", _CORNELL, *_splits("glue/STS-B/{}.tsv", *_GLUE)),
         _dataset("sst-2", "GLUE: sentiment", _CORNELL, *_splits("glue/SST-2/{}.tsv", *_GLUE)),
         _dataset("qnli", "GLUE: question answering as inference", _CORNELL, *_splits("glue/QNLI/{}.tsv", *_GLUE)),
+        _dataset("qqp", "GLUE: question pairs", _CORNELL, *_splits("glue/QQP/{}.tsv", *_GLUE)),
+        _dataset("mnli", "GLUE: inference, ten genres", _CORNELL, *_splits("glue/MNLI/{}.tsv", *_MNLI)),
         _dataset(
             "mrpc",
             "GLUE: paraphrase",

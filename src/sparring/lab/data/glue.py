@@ -1,4 +1,4 @@
-"""GLUE tasks in their native tsv files: CoLA, RTE, STS-B, SST-2, QNLI, MRPC."""
+"""GLUE tasks in their native tsv files: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE."""
 
 import math
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from .records import Texts
 from .tables import class_of, headed, integers, rows, some
 
 ENTAILMENT = ("entailment", "not_entailment")
+INFERENCE = ("entailment", "neutral", "contradiction")
+MATCHED = ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,16 @@ class Task:
     label: str
     classes: tuple[str, ...]
     labels: tuple[str, ...] = ("0", "1")  # as they stand in the file, in the order of the classes
+    splits: tuple[str, ...] = ("train", "dev", "test")
+    short: int = 0  # how many rows of the published file may end early; they are passed over
 
 
 TASKS = {
     "cola": Task("CoLA", "sentence", "", "label", ("unacceptable", "acceptable")),
     "sst-2": Task("SST-2", "sentence", "", "label", ("negative", "positive")),
     "mrpc": Task("MRPC", "#1 String", "#2 String", "Quality", ("different", "paraphrase")),
+    "qqp": Task("QQP", "question1", "question2", "is_duplicate", ("different", "duplicate"), short=10),
+    "mnli": Task("MNLI", "sentence1", "sentence2", "gold_label", INFERENCE, INFERENCE, MATCHED),
     "rte": Task("RTE", "sentence1", "sentence2", "label", ENTAILMENT, ENTAILMENT),
     "qnli": Task("QNLI", "question", "sentence", "label", ENTAILMENT, ENTAILMENT),
     "sts-b": Task("STS-B", "sentence1", "sentence2", "score", ()),
@@ -44,16 +50,16 @@ def glue(task: str, split: str = "train", data: Folder | str | Path | None = Non
     `msr_paraphrase_{train,test}.txt`, whose training file still contains the development rows.
 
     Args:
-        task: `"cola"`, `"rte"`, `"sts-b"`, `"sst-2"`, `"qnli"` or `"mrpc"`.
-        split: `"train"`, `"dev"` or `"test"`.
+        task: `"cola"`, `"sst-2"`, `"mrpc"`, `"sts-b"`, `"qqp"`, `"mnli"`, `"qnli"` or `"rte"`.
+        split: `"train"`, `"dev"` or `"test"`; MNLI has `"dev_matched"`, `"dev_mismatched"` and such tests.
         data: The data folder; None for SPARRING_DATA.
     """
     if task not in TASKS:
         raise DataError(f"glue has no task {task!r}; use one of {', '.join(TASKS)}")
-    if split not in ("train", "dev", "test"):
-        raise DataError(f"glue has no split {split!r}; use 'train', 'dev' or 'test'")
     folder, shape = as_folder(data), TASKS[task]
-    name, hidden = f"glue/{shape.folder}/{split}.tsv", split == "test"
+    if split not in shape.splits:
+        raise DataError(f"{task} has no split {split!r}; use one of {', '.join(shape.splits)}")
+    name, hidden = f"glue/{shape.folder}/{split}.tsv", split.startswith("test")
     if task == "mrpc" and split != "dev":
         microsoft = f"glue/MRPC/msr_paraphrase_{split}.txt"
         if hidden or folder.find(name) is None:
@@ -63,7 +69,7 @@ def glue(task: str, split: str = "train", data: Folder | str | Path | None = Non
     if task == "cola" and not hidden:
         lines = ((number, [fields[3], fields[1]]) for number, fields in rows(folder, name, 4))
     else:
-        lines = headed(folder, name, *wanted)
+        lines = headed(folder, name, *wanted, short=shape.short)
     first: list[str] = []
     second: list[str] = []
     labels: list[float] = []

@@ -61,6 +61,8 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         "glue/CoLA.zip", f"{_GLUE}/CoLA.zip", "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"
     ),
     "rte": _one("glue/RTE.zip", f"{_GLUE}/RTE.zip"),
+    "qqp": _one("glue/QQP-clean.zip", f"{_GLUE}/QQP-clean.zip"),
+    "mnli": _one("glue/MNLI.zip", f"{_GLUE}/MNLI.zip"),
     "sts-b": _one("glue/STS-B.zip", f"{_GLUE}/STS-B.zip"),
     "sst-2": _one(
         "glue/SST-2.zip", f"{_GLUE}/SST-2.zip", "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"

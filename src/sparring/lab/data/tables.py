@@ -18,8 +18,11 @@ def rows(folder: Folder, name: str, columns: int) -> Iterator[tuple[int, list[st
         yield number, fields
 
 
-def headed(folder: Folder, name: str, *wanted: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield `(line number, the wanted columns)` of a tab-separated file whose first line names its columns."""
+def headed(folder: Folder, name: str, *wanted: str, short: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Yield `(line number, the wanted columns)` of a tab-separated file whose first line names its columns.
+
+    A row of another width is an error; up to `short` rows that end early are passed over, for files published with them.
+    """
     header: list[str] = []
     index: list[int] = []
     for number, line in folder.lines(name):
@@ -30,6 +33,9 @@ def headed(folder: Folder, name: str, *wanted: str) -> Iterator[tuple[int, list[
                 if column not in header:
                     raise DataError(f"has no column {column!r}; it has {', '.join(header)[:200]}", name, 1)
             index = [header.index(column) for column in wanted]
+            continue
+        if len(fields) < len(header) and short:
+            short -= 1
             continue
         if len(fields) != len(header):
             raise DataError(f"has {len(fields)} columns, the header has {len(header)}", name, number)

@@ -79,6 +79,10 @@ class SentenceEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(width, heads, dropout) for _ in range(layers))
         self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, outputs)
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of words, under the name that Hugging Face's models give it."""
+        return self.embeddings.word_embeddings
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         valid = attention_mask.bool()
         x = self.embeddings(input_ids, token_type_ids)

@@ -4,4 +4,14 @@ Adding a task: write the file, add its name here, done. `sparring.lab.task` says
 example to copy.
 """
 
-MODULES: tuple[str, ...] = ("sequences", "toy", "glue", "recsys", "ensembles", "attention", "dropouts", "segmentation")
+MODULES: tuple[str, ...] = (
+    "sequences",
+    "few_labels",
+    "toy",
+    "glue",
+    "recsys",
+    "ensembles",
+    "attention",
+    "dropouts",
+    "segmentation",
+)

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ... import attacks
-from ...balls.norms import Linf
+from ...balls import Linf
 from ...ensembles import (
     ADP,
     DEG,
@@ -31,7 +31,7 @@ from ...ensembles import (
 from ...metrics.diversity import ambiguity, gradient_diversity
 from ...metrics.robustness import robust_accuracy, sweep
 from ...players import PGD, FastGradient
-from ...recipes.ensembles import simultaneous
+from ...recipes import simultaneous
 from ..data.cifar import cifar10
 from ..models.resnet import ResNet18
 from ..models.small_cnn import SmallCNN
@@ -132,6 +132,11 @@ def build_cifar(setting: Setting, data: Data) -> nn.Module:
     return Ensemble(nets, dropout=DROPOUTS[setting["dropout"]](setting))
 
 
+def pixels(radius: float) -> Linf:
+    """The ball of training and attack: L-infinity, pixels in [0, 1]."""
+    return Linf(radius, box=(0, 1))
+
+
 def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """Mean of the members' cross-entropies and the terms whose weight is not zero.
 
@@ -141,9 +146,9 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     members = len(model)
     adversary = {
         "none": None,
-        "fgsm": FastGradient(Linf(setting["epsilon"])),
+        "fgsm": FastGradient(pixels(setting["epsilon"])),
         "pgd": PGD(
-            Linf(setting["epsilon"]), steps=10, step_size=setting["epsilon"] / 4, start="uniform", update="sign"
+            pixels(setting["epsilon"]), steps=10, step_size=setting["epsilon"] / 4, start="uniform", update="sign"
         ),
     }[setting["adversary"]]
     return simultaneous(
@@ -151,7 +156,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         ADP(setting["entropy"] / members, setting["determinant"] / members),
         DEG(setting["deg"]),
         TRS(setting["similarity"] / members, setting["smoothness"] / members, epsilon=setting["trs_epsilon"]),
-        adversary=adversary,
+        by=adversary,
         craft=setting["craft"],
     )
 
@@ -184,18 +189,19 @@ def under_attack(model: nn.Module, split: Split, setting: Setting) -> dict[str, 
     """Plain robust accuracy in percent under each attack, the share of zero gradients, quartiles of L_d and L_s."""
     model = bare(model)
     inputs, targets = split.batch(slice(0, setting["attacked"]))
-    epsilon, found = setting["epsilon"], {}
+    ball, found = pixels(setting["epsilon"]), {}
     chosen: dict[str, Any] = {
-        "fgsm": attacks.FGSM(epsilon),
-        "bim": attacks.BIM(epsilon),
-        "pgd": attacks.PGD(epsilon),
-        "margin": attacks.PGD(epsilon, steps=setting["margin_steps"], loss="margin", restarts=2),
+        "fgsm": attacks.FGSM(ball),
+        "bim": attacks.BIM(ball),
+        "pgd": attacks.PGD(ball),
+        "paper_pgd": attacks.paper_pgd(ball),
+        "margin": attacks.PGD(ball, steps=setting["margin_steps"], loss="margin", restarts=2),
     }
     for name, attack in chosen.items():
         found[name] = 100 * robust_accuracy(model, attack, inputs, targets).plain
     if setting["autoattack"]:
         few = slice(0, setting["autoattack"])
-        strongest = attacks.AutoAttack(epsilon)
+        strongest = attacks.AutoAttack(ball)
         found["autoattack"] = 100 * robust_accuracy(model, strongest, inputs[few], targets[few]).plain
     gradients = gradient_diversity(model, inputs, targets)
     found["vanished"] = 100 * gradients.vanished
@@ -213,7 +219,7 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, An
     radii = [setting["epsilon"] * factor for factor in (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)]
     lines = {}
     for loss in ("cross_entropy", "margin"):
-        attack = attacks.PGD(setting["epsilon"], loss=loss)
+        attack = attacks.PGD(pixels(setting["epsilon"]), loss=loss)
         lines[loss.replace("_", " ")] = [100 * share for share in sweep(model, attack, inputs, targets, radii).plain]
     note = "A gap between the two lines is gradient masking: the attack fails, the model is no stronger."
     matrix = gradient_diversity(model, inputs, targets).pairs()

@@ -17,10 +17,14 @@ Value = bool | int | float | str | None
 DEFAULTS: dict[str, Value] = {
     "epochs": 10,  # 0: nothing to train (closed-form baselines fit themselves in `build`)
     "batch": 32,  # examples of one update and process; a last incomplete batch is left out
+    "unlabelled_batch": 0,  # unlabelled examples beside each batch; 0: none
+    "epoch_batches": 0,  # batches of an epoch, drawn from pass after pass over the data; 0: one pass
+    "tokens": 0,  # above 0: positions of one update and process, padding counted, instead of `batch` examples
     "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
     "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
     "lr": 1e-3,
     "momentum": 0.9,  # sgd only
+    "beta2": 0.999,  # adam, amsgrad, adamw: decay of the squared gradients
     "smoothing": 0.99,  # rmsprop's alpha
     "weight_decay": 0.0,
     "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
@@ -39,7 +43,7 @@ WORDS = {
     "precision": ("no", "bf16"),
 }
 LOWEST = {"batch": 1, "accumulate": 1}  # 0 for every other number
-SHARES = ("momentum", "smoothing", "decay_from", "warmup")  # at most 1
+SHARES = ("momentum", "beta2", "smoothing", "decay_from", "warmup")  # at most 1
 
 
 def check(values: Mapping[str, Value]) -> None:

@@ -15,10 +15,12 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from ..errors import Diverged
+from ..data.batches import epoch
+from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
 from .randomness import random_state, restore_random_state
 from .settings import check
+from .stream import Stream
 from .updates import Update, finite
 
 
@@ -78,8 +80,9 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
-        self.batch_size = self.setting["batch"] * self.accelerator.num_processes
-        self.per_epoch = max(1, len(self.data.train) // self.batch_size)
+        self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
+        self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
+        self.per_epoch = len(self.plan(0))
         self.total = self.per_epoch * self.setting["epochs"]
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
@@ -87,23 +90,42 @@ class Session:
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
 
+    def plan(self, number: int) -> list[Tensor]:
+        """The examples of every batch of an epoch, those of all processes together."""
+        train, processes = self.data.train, self.accelerator.num_processes
+        size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
+        if count := self.setting["epoch_batches"]:
+            return [self.labelled.draw((number * count + k) * size, size) for k in range(count)]
+        try:
+            return epoch(len(train), size, self.setting.seed * 100_003 + number, train.lengths, tokens, processes)
+        except ValueError as error:
+            raise LabError(str(error)) from error
+
     def batches(self) -> Iterator[Tensor]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
 
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
-        count, p = len(self.data.train), self.progress
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.setting.seed * 100_003 + p.epoch))
-        size, share, rank = self.batch_size, self.setting["batch"], self.accelerator.process_index
-        for start in range(p.batch * size, self.per_epoch * size, size):
-            yield order[start : start + size][rank * share : (rank + 1) * share]
+        p, rank = self.progress, self.accelerator.process_index
+        for index in self.plan(p.epoch)[p.batch :]:
+            share = -(-len(index) // self.accelerator.num_processes)
+            yield index[rank * share : (rank + 1) * share]
+
+    def more(self) -> dict[str, Any]:
+        """The unlabelled inputs of the step to come, as the objective takes them; nothing where there are none."""
+        share, split = self.setting["unlabelled_batch"], self.data.unlabelled
+        if split is None or not share:
+            return {}
+        size, rank = share * self.accelerator.num_processes, self.accelerator.process_index
+        index = self.unlabelled.draw(self.progress.step * size, size)[rank * share : (rank + 1) * share]
+        return {"unlabelled": send_to_device(split.batch(index)[0], self.accelerator.device)}
 
     def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
         assert self.objective is not None
         low = self.setting["precision"] == "bf16" or self.accelerator.mixed_precision == "bf16"
-        steps = self.objective.steps(inputs, targets)
+        steps = self.objective.steps(inputs, targets, **self.more())
         while True:
             with torch.autocast(self.accelerator.device.type, torch.bfloat16) if low else nullcontext():
                 loss = next(steps, None)

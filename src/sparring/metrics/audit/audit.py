@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from ...attacks import FGSM, PGD, Attack, AutoAttack, Logits, RandomSearch, Transfer
 from ...attacks.objectives import Name
 from ...attacks.outputs import scores
+from ...balls import L2, Ball, Box, Linf, check_ball
 from ...losses import cross_entropy
 from ...passes import still_statistics
 from ..robustness import Progress, RobustAccuracy, robust_accuracy
@@ -40,11 +40,8 @@ def audit(
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    epsilon: float,
+    ball: Ball,
     *,
-    norm: float = inf,
-    low: float | None = 0.0,
-    high: float | None = 1.0,
     steps: int = 20,
     restarts: int = 5,
     queries: int = 300,
@@ -62,33 +59,31 @@ def audit(
     precisions and searches that saturation does not stop, and compares them example by example.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> _ = torch.manual_seed(0)
         >>> net = torch.nn.Linear(16, 3)
         >>> x = torch.rand(64, 16)
         >>> y = net(x).argmax(1)
-        >>> audit(net, x, y, 0.1, autoattack=False).verdict
+        >>> ball = sp.Linf(0.1, box=(0, 1))
+        >>> audit(net, x, y, ball, autoattack=False).verdict
         'no sign of masking'
         >>> with torch.no_grad():
         ...     _ = net.weight.mul_(1e4), net.bias.mul_(1e4)
-        >>> audit(net, x, y, 0.1, autoattack=False).verdict
+        >>> audit(net, x, y, ball, autoattack=False).verdict
         'masked'
 
     Args:
         model: returns logits or an object with `.logits`; used in the mode it is in.
         inputs: (B, ...) examples; a few hundred are enough.
         targets: (B,) true classes.
-        epsilon: radius.
-        norm: `float("inf")` or 2.
-        low: smallest valid input value; None for no limit.
-        high: largest valid input value.
+        ball: how far, and within which range of valid data: `sp.Linf(8 / 255, box=(0, 1))`.
         steps: steps of the usual attack; the long one takes five times as many.
         restarts: restarts of the long attack.
         queries: model calls of the black-box attack.
         samples: passes averaged in every attack and prediction, for models that draw noise.
         tolerance: an attack must break this share of all examples more than the usual one (and more than chance
             explains, by a paired sign test) to count as evidence.
-        autoattack: run AutoAttack; None runs it if it is installed and applies (data in [0, 1]).
+        autoattack: run AutoAttack; None runs it if it is installed and applies (an `L2` or `Linf` ball with `box=(0, 1)`).
         batch_size: examples per call.
         seed: of every random start; torch's own generator is left as it was.
         progress: called with (what is running, share done).
@@ -98,15 +93,17 @@ def audit(
 
     Paper: the check that the robustness tables of Wu et al. need; after Athalye et al. 2018 and Carlini et al. 2019.
     """
-    if not epsilon > 0:
-        raise ValueError(f"epsilon is {epsilon}; an audit needs a radius above 0")
-    if autoattack and (low, high) != (0.0, 1.0):
-        raise ValueError(f"AutoAttack needs data in [0, 1], got low={low}, high={high}; pass autoattack=False")
+    check_ball(ball, "audit")
+    if not ball.radius > 0:
+        raise ValueError(f"audit(ball={ball}): an audit needs a radius above 0")
+    if autoattack:
+        AutoAttack(ball)  # says why it cannot be run
     if autoattack is None:
-        autoattack = find_spec("pyautoattack") is not None and (low, high) == (0.0, 1.0)
+        fits = isinstance(ball, L2 | Linf) and not ball.rows and ball.box == Box(0, 1)
+        autoattack = fits and find_spec("pyautoattack") is not None
     with torch.inference_mode(False):
         inputs, targets = inputs.detach().clone(), targets.clone()
-    bench = _Bench(model, inputs, targets, epsilon, norm, low, high, steps, samples, batch_size)
+    bench = _Bench(model, inputs, targets, ball, steps, samples, batch_size)
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.inference_mode(False), still_statistics(model):
         torch.manual_seed(seed)
@@ -125,7 +122,7 @@ def audit(
         curve: list[tuple[float, RobustAccuracy, RobustAccuracy]] = []
         for radius in radii:
             tell(f"radius {radius:.3g}", (len(plan) + len(curve)) / (len(plan) + len(radii)))
-            both = bench.attack(bench.pgd("cross_entropy", radius)), bench.attack(bench.pgd("margin", radius))
+            both = bench.both(ball.with_radius(radius))
             curve.append((radius, *both))
             if both[0].plain == both[1].plain == 0:
                 break
@@ -138,7 +135,7 @@ def audit(
     stronger = [results[LONG], *([results[TWIN]] if sharper else [])]
     strengthened = any(beats(other, usual, tolerance) for other in stronger)
     verdict, summary = conclude(checks, usual.clean, usual.plain, lowest, strengthened)
-    return Audit(epsilon, norm, usual.clean, usual.plain, lowest, results, tuple(checks), verdict, summary)
+    return Audit(ball, usual.clean, usual.plain, lowest, results, tuple(checks), verdict, summary)
 
 
 @dataclass(frozen=True)
@@ -148,10 +145,7 @@ class _Bench:
     model: nn.Module
     inputs: Tensor
     targets: Tensor
-    epsilon: float
-    norm: float
-    low: float | None
-    high: float | None
+    ball: Ball
     steps: int
     samples: int
     batch_size: int
@@ -161,36 +155,27 @@ class _Bench:
             self.model, attack, self.inputs, self.targets, samples=self.samples, batch_size=self.batch_size
         )
 
-    def pgd(self, loss: Name, epsilon: float, longer: int = 1, restarts: int = 1) -> PGD:
-        steps = longer * self.steps
-        return PGD(
-            epsilon,
-            steps,
-            2.5 * epsilon / steps,
-            self.norm,
-            loss,
-            restarts,
-            low=self.low,
-            high=self.high,
-            samples=self.samples,
-        )
+    def pgd(self, loss: Name, ball: Ball, longer: int = 1, restarts: int = 1) -> PGD:
+        return PGD(ball, steps=longer * self.steps, loss=loss, restarts=restarts, samples=self.samples)
+
+    def both(self, ball: Ball) -> tuple[RobustAccuracy, RobustAccuracy]:
+        """The usual attack and the one on the margin."""
+        return self.attack(self.pgd("cross_entropy", ball)), self.attack(self.pgd("margin", ball))
 
     def plan(self, logits: Tensor, restarts: int, queries: int, autoattack: bool) -> dict[str, Callable[[], Attack]]:
         """The attacks at the radius asked about, each made when its turn comes."""
-        epsilon, classes = self.epsilon, logits.shape[1]
-        usual = self.pgd("cross_entropy", epsilon)
+        ball, classes = self.ball, logits.shape[1]
+        usual = self.pgd("cross_entropy", ball)
         temperature = self.temperature(logits)
         double = _in_double(self.model, self.inputs)
         plan: dict[str, Callable[[], Attack]] = {
             USUAL: lambda: usual,
-            SINGLE: lambda: FGSM(epsilon, self.norm, "cross_entropy", self.low, self.high, self.samples),
-            LONG: lambda: self.pgd("cross_entropy", epsilon, longer=5, restarts=restarts),
-            MARGIN: lambda: self.pgd("margin", epsilon),
-            DLR: lambda: self.pgd("dlr", epsilon),
+            SINGLE: lambda: FGSM(ball, samples=self.samples),
+            LONG: lambda: self.pgd("cross_entropy", ball, longer=5, restarts=restarts),
+            MARGIN: lambda: self.pgd("margin", ball),
+            DLR: lambda: self.pgd("dlr", ball),
             DOUBLE: lambda: _InDouble(usual, double or self.model),
-            BLACK_BOX: lambda: RandomSearch(
-                epsilon, queries, self.norm, low=self.low, high=self.high, samples=self.samples
-            ),
+            BLACK_BOX: lambda: RandomSearch(ball, queries=queries, samples=self.samples),
             TWIN: lambda: Transfer(usual, Logits(self.model, temperature), kind="II"),
         }
         if classes < 3:
@@ -200,9 +185,7 @@ class _Bench:
         if autoattack and (classes > 2 or self.samples == 1):  # its version for noise needs three classes
             second = {2: (), 3: ("apgd-dlr",)}.get(classes, ("apgd-t",))
             plan[AUTO] = lambda: (
-                AutoAttack(epsilon, self.norm, "rand")
-                if self.samples > 1
-                else AutoAttack(epsilon, self.norm, attacks=("apgd-ce", *second))
+                AutoAttack(ball, version="rand") if self.samples > 1 else AutoAttack(ball, attacks=("apgd-ce", *second))
             )
         return plan
 
@@ -214,11 +197,12 @@ class _Bench:
 
     def radii(self) -> list[float]:
         """Twice the radius, four times, ... up to one that reaches every valid input (ten doublings without a range)."""
-        if self.low is None or self.high is None:
-            return [self.epsilon * 2**i for i in range(1, 11)]
-        whole = (self.high - self.low) * (1.0 if self.norm == inf else self.inputs[0].numel() ** 0.5)
-        radii = [self.epsilon * 2**i for i in range(1, 30) if self.epsilon * 2**i < whole]
-        return [*radii, whole]
+        radius, one = self.ball.radius, self.inputs[:1]
+        lower, upper = self.ball.room(one, None, one)
+        if lower is None or upper is None:
+            return [radius * 2**i for i in range(1, 11)]
+        whole = self.ball.norm(upper - lower).item()
+        return [*(radius * 2**i for i in range(1, 30) if radius * 2**i < whole), whole]
 
     def zero_gradients(self) -> float:
         """Share of examples whose input gradient of the cross-entropy is exactly zero, or not a number."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+from ...balls import Ball
 from ..robustness import RobustAccuracy
 
 State = Literal["fine", "notable", "masking"]
@@ -36,18 +37,18 @@ class Audit:
     """The outcome of `audit`: print it, or read its parts.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.metrics import audit
         >>> _ = torch.manual_seed(0)
-        >>> result = audit(torch.nn.Linear(4, 3), torch.rand(8, 4), torch.zeros(8).long(), 0.1, autoattack=False)
+        >>> net, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.zeros(8).long()
+        >>> result = audit(net, x, y, sp.Linf(0.1, box=(0, 1)), autoattack=False)
         >>> result.verdict
         'no sign of masking'
         >>> result.lowest <= result.usual <= result.clean
         True
     """
 
-    epsilon: float
-    norm: float
+    ball: Ball
     clean: float
     """Accuracy without attack."""
     usual: float
@@ -60,9 +61,8 @@ class Audit:
     summary: str
 
     def __str__(self) -> str:
-        ball = "L-infinity" if self.norm == float("inf") else f"L{self.norm:g}"
         lines = [
-            f"Audit for gradient masking, {ball} radius {self.epsilon:g}: {self.verdict.upper()}",
+            f"Audit for gradient masking, {self.ball}: {self.verdict.upper()}",
             "",
             self.summary,
             "",
@@ -75,8 +75,8 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, ready for JSON."""
         return {
-            "epsilon": self.epsilon,
-            "norm": "inf" if self.norm == float("inf") else self.norm,
+            "ball": str(self.ball),
+            "radius": self.ball.radius,
             "clean": self.clean,
             "usual": self.usual,
             "lowest": self.lowest,
@@ -99,7 +99,7 @@ class Audit:
         return (
             f'<section class="audit"><h3>Audit for gradient masking: {escape(self.verdict)}</h3>'
             f"<p>{escape(self.summary)}</p>"
-            f"<table><thead><tr><th>attack (radius {self.epsilon:g})</th><th>right after it</th></tr></thead>"
+            f"<table><thead><tr><th>attack, {escape(str(self.ball))}</th><th>right after it</th></tr></thead>"
             f"<tbody>{figures}</tbody></table>"
             f"<table><thead><tr><th>check</th><th>found</th><th></th><th>meaning</th></tr></thead>"
             f"<tbody>{checks}</tbody></table></section>"

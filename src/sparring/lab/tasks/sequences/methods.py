@@ -4,7 +4,7 @@ from torch import nn
 
 import sparring as sp
 
-from ....recipes.masks import ramp_up
+from ....recipes import ramp_up
 from ...task import Data, Method, Setting, Trainable
 
 
@@ -33,13 +33,13 @@ def fraternal(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 
 def adversarial_dropout(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """The worst mask within `fraction` flips; the weight grows over the first `ramp` of all updates."""
+    """The worst mask within a share of `flips`; the weight grows over the first `ramp` of all updates."""
     updates = setting["epochs"] * max(1, len(data.train) // setting["batch"])
     weight = (
         ramp_up(setting["weight"], max(1, round(setting["ramp"] * updates))) if setting["ramp"] else setting["weight"]
     )
     return sp.recipes.adversarial_dropout(
-        model, sp.cross_entropy, at="lstm", fraction=setting["fraction"], rounds=setting["rounds"], weight=weight
+        model, sp.cross_entropy, at="lstm", ball=sp.Flips(setting["flips"]), steps=setting["steps"], weight=weight
     )
 
 
@@ -50,7 +50,7 @@ def adversarial(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """KL to the worst input of an L2 ball, labels unseen."""
-    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), xi=setting["xi"])
+    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), start=setting["start"])
 
 
 def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
@@ -61,17 +61,17 @@ def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 # Section 5.1 and appendix 4: drop rate .1 for the random masks, delta .03, JS, weight 1; the ramp is the released code's
 # (50 of 100 epochs). `floor(delta * 64)` leaves one flip only at tiny, so the fraction is larger there.
 MASKS = {"keep": 0.9, "weight": 1.0}
-ADD = {"fraction": 0.03, "weight": 1.0, "ramp": 0.5}
-WIDER = {"tiny": {"fraction": 0.1}}
+ADD = {"flips": 0.03, "weight": 1.0, "ramp": 0.5}
+WIDER = {"tiny": {"flips": 0.1}}
 
 METHODS: tuple[Method, ...] = (
     Method("plain", "cross entropy, no dropout", plain),
     Method("variational_dropout", "a random mask on the recurrent connection", variational, {"keep": 0.9}),
     Method("expectation_linear", "full network against a random mask", expectation, MASKS),
     Method("fraternal_dropout", "two random masks against each other", fraternal, MASKS),
-    Method("adversarial_dropout", "the worst mask, K = 1", adversarial_dropout, {**ADD, "rounds": 1}, WIDER),
-    Method("adversarial_dropout_k2", "the worst mask, K = 2", adversarial_dropout, {**ADD, "rounds": 2}, WIDER),
+    Method("adversarial_dropout", "the worst mask, K = 1", adversarial_dropout, {**ADD, "steps": 1}, WIDER),
+    Method("adversarial_dropout_k2", "the worst mask, K = 2", adversarial_dropout, {**ADD, "steps": 2}, WIDER),
     Method("adversarial_training", "loss at the worst input nearby", adversarial, {"radius": 0.5}),
-    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "xi": 0.1}),
+    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "start": None}),
     Method("salt", "VAT with a differentiated opponent", salt, {"radius": 0.5, "steps": 1}),
 )

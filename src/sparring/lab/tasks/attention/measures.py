@@ -1,0 +1,66 @@
+"""How well a model predicts, and how far its attention agrees with what its prediction hangs on."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ....metrics.attention import agreement, explain
+from ...report.figures import Figure, sentences
+from ...task import Data, Setting, Split
+from .texts import Examined
+
+CORRELATIONS = {"": "probability", "_loss": "loss"}
+
+
+def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
+    """Accuracy (the micro-F1 of inference), F1 of the second of two classes, and the agreement with both gradient importances.
+
+    On the test split also the agreement with leaving words out, over the first `removed` sentences.
+    """
+    size = setting["scored"]  # examples at once: long texts need small batches
+    predicted, right, classes = [], [], 0
+    for inputs, targets in split.batches(size):
+        logits = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        classes = logits.shape[-1]
+        predicted.append(logits.argmax(-1))
+        right.append(targets)
+    guess, truth = torch.cat(predicted), torch.cat(right)
+    correct = (guess == truth).double()
+    found = {"accuracy": 100 * float(correct.mean())}
+    if classes == 2:
+        hits = int(((guess == 1) & (truth == 1)).sum())
+        found["f1"] = 200 * hits / max(1, int((guess == 1).sum() + (truth == 1).sum()))
+    for short, definition in CORRELATIONS.items():
+        seen = agreement(
+            model, (inputs for inputs, _ in split.batches(size)), at="embedding", attention="attention",
+            definition=definition,
+        )  # fmt: skip
+        found |= {f"pearson{short}": seen.pearson, f"kendall{short}": seen.kendall}
+    if isinstance(split, Examined):
+        found |= {f"accuracy_{name}": 100 * float(correct[part].mean()) for name, part in split.parts}
+        few = min(setting["removed"], len(split))
+        if few:
+            rows = (split.batch(torch.arange(few)[i : i + 50])[0] for i in range(0, few, 50))
+            seen = agreement(model, rows, at="embedding", attention="attention", definition="leave_one_out")
+            found |= {"pearson_removed": seen.pearson, "kendall_removed": seen.kendall}
+    return found
+
+
+def draw(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
+    """Attention and gradient over the first sentences of the test split (Figs. 1 and 3)."""
+    inputs, targets = (data.test or data.validation).batch(slice(0, 8))
+    seen = explain(model, inputs, at="embedding", attention="attention")
+    tokens = inputs[0] if isinstance(inputs, tuple) else inputs
+    labels, vocabulary = data.extra["labels"], data.extra["vocabulary"]
+    items: dict[str, list[dict[str, Any]]] = {"Attention": [], "Gradient": []}
+    for row in range(len(tokens)):
+        kept = seen.valid[row]
+        words = [vocabulary.words[k] for k in tokens[row][kept].tolist()]
+        truth = labels[int(targets[row])] if targets[row] >= 0 else "not among the answers"
+        label = f"{truth}, predicted {labels[int(seen.predicted[row])]}"
+        if isinstance(inputs, tuple):
+            label += f"; {' '.join(vocabulary.decode(inputs[1][row].tolist()))}"
+        for name, weights in (("Attention", seen.attention), ("Gradient", seen.importance)):
+            items[name].append({"words": words, "weights": weights[row][kept], "label": label})
+    return [sentences(name, rows) for name, rows in items.items()]

