@@ -136,3 +136,37 @@ def test_other_losses_per_example() -> None:
 def test_losses_refuse_shapes_that_would_broadcast(loss: object) -> None:
     with pytest.raises(ValueError, match="shape"):
         loss(torch.zeros(4, 3), torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 5, 7)])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_squared_error_in_pieces_is_the_plain_formula(
+    shape: tuple[int, ...], reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparring import penalties
+
+    monkeypatch.setattr(penalties._SquaredDistance, "PIECE", 14)  # two rows at a time
+    a, b = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    plain = (a - b).square()
+    plain = plain.sum(-1) if reduction == "sum" else plain.mean(-1)
+    plain = plain if plain.dim() == 1 else plain.mean(1)
+    weights = torch.rand(shape[0], dtype=torch.float64)
+    found = sp.squared_error(a, b, reduction=reduction)
+    assert torch.allclose(found, plain)
+    expected = torch.autograd.grad(plain @ weights, (a, b))
+    for mine, theirs in zip(torch.autograd.grad(found @ weights, (a, b)), expected, strict=True):
+        assert torch.allclose(mine, theirs)
+    assert torch.autograd.gradgradcheck(lambda x, y: sp.squared_error(x, y, reduction=reduction), (a, b))
+    half = sp.squared_error(a.detach().bfloat16(), b.detach().bfloat16(), reduction=reduction)
+    assert half.dtype == torch.float32
+
+
+def test_squared_error_keeps_no_difference_of_the_outputs() -> None:
+    """Nothing of the outputs' size is saved beside the outputs themselves."""
+    a, b = torch.randn(8, 5000, requires_grad=True), torch.randn(8, 5000)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        sp.squared_error(a, b, reduction="mean").sum()
+    assert {t.data_ptr() for t in kept if t.numel() >= a.numel()} == {a.data_ptr(), b.data_ptr()}
+    with pytest.raises(ValueError, match='choose "sum" or "mean"'):
+        sp.squared_error(a, b, reduction="max")

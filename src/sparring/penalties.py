@@ -6,6 +6,7 @@ float32, and averages over the valid positions of a sequence: (B, C) or (B, T, C
 
 from collections.abc import Callable
 from math import log
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -89,16 +90,57 @@ def js(clean: Tensor, perturbed: Tensor, valid: Tensor | None = None) -> Tensor:
     return per_example(0.5 * (_divergence(log_p, log_m) + _divergence(log_q, log_m)), valid)
 
 
-def squared_error(clean: Tensor, perturbed: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Squared Euclidean distance of the raw outputs (regression, language-model logits).
+def squared_error(
+    clean: Tensor, perturbed: Tensor, valid: Tensor | None = None, reduction: Literal["sum", "mean"] = "sum"
+) -> Tensor:
+    """Squared difference of the raw outputs (regression, language-model logits), summed or averaged over an output vector.
 
     >>> squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))
     tensor([4.])
+    >>> squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]), reduction="mean")
+    tensor([2.])
+
+    As a penalty with the mean: `functools.partial(sp.squared_error, reduction="mean")`. Language models charge that; over 10,000
+    words the sum is 10,000 times as strong. The difference of the two outputs is never held as a whole.
+
+    Args:
+        clean: outputs (B, C), (B, T, C) or (B,).
+        perturbed: outputs of the same shape.
+        valid: positions to count.
+        reduction: over the last dimension: "sum", the squared Euclidean distance, or "mean".
     """
     if clean.shape != perturbed.shape:
         raise ValueError(f"squared_error: outputs of shape {tuple(clean.shape)} and {tuple(perturbed.shape)} differ")
-    square = (full_precision(clean) - full_precision(perturbed)).square()
-    return per_example(square.sum(-1) if square.dim() > 1 else square, valid)
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f'squared_error(reduction={reduction!r}): choose "sum" or "mean"')
+    if clean.dim() < 2:
+        return (full_precision(clean) - full_precision(perturbed)).square()
+    distance: Tensor = _SquaredDistance.apply(clean, perturbed)
+    return per_example(distance / clean.shape[-1] if reduction == "mean" else distance, valid)
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """`(a - b).square().sum(-1)` in at least float32, a piece at a time; the backward pass makes the gradients and nothing else."""
+
+    PIECE = 1 << 20
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        rows = max(1, _SquaredDistance.PIECE // max(1, a.shape[-1]))
+        pairs = zip(a.reshape(-1, a.shape[-1]).split(rows), b.reshape(-1, b.shape[-1]).split(rows))
+        pieces = [(full_precision(x) - full_precision(y)).square_().sum(-1) for x, y in pairs]
+        return torch.cat(pieces).view(a.shape[:-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        by_a = (full_precision(a) - full_precision(b)) * (2 * slopes[0].unsqueeze(-1))
+        needs_a, needs_b = ctx.needs_input_grad
+        return by_a.to(a.dtype) if needs_a else None, -by_a.to(b.dtype) if needs_b else None
 
 
 def probability_error(clean: Tensor, perturbed: Tensor, valid: Tensor | None = None) -> Tensor:

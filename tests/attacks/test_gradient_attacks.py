@@ -116,6 +116,29 @@ def test_the_radius_and_the_range_bind(norm: float, seed: int, epsilon: float, l
         assert ((found - x).norm(p=norm, dim=1) <= epsilon + 1e-5).all()
 
 
+@pytest.mark.parametrize("norm", [inf, 2])
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("share", [0.3, 1.0, 3.0])
+def test_the_default_attack_is_at_least_as_strong_as_one_step_and_as_the_paper_setting(
+    share: float, network: str, norm: float, digits: Any, request: pytest.FixtureRequest
+) -> None:
+    net, x, y = request.getfixturevalue(network), digits.x, digits.y
+    ball = pixels(share * (0.1 if norm == inf else 1.0), norm)
+    strong = robust_accuracy(net, PGD(ball), x, y)
+    for weaker in (FGSM(ball), paper_pgd(ball)):
+        assert strong.plain <= robust_accuracy(net, weaker, x, y).plain
+
+
+def test_the_default_attack_can_cross_the_ball_and_the_paper_setting_is_there_by_name() -> None:
+    ball = pixels(0.4)
+    assert PGD(ball).steps * PGD(ball)._player().size == pytest.approx(2.5 * 0.4)
+    assert PGD(ball).start == "uniform"
+    assert PGD(ball).keep == "best"
+    assert (paper_pgd(ball).steps, paper_pgd(ball).step_size) == (10, 0.04)
+    assert paper_pgd(ball, start=0).start == 0
+    assert paper_pgd(pixels(0.0))(nn.Identity(), torch.zeros(1, 2), torch.tensor([0])).tolist() == [[0.0, 0.0]]
+
+
 def test_restarts_and_best_iterates_never_hurt(digits: Any, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
     last = robust_accuracy(cnn, BIM(pixels(0.15), keep="last"), x, y)

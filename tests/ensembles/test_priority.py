@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sparring.ensembles import EnsembleDropout, LaplacePriorityDropout, PriorityDiversifiedDropout, census
+from sparring.ensembles import EnsembleDropout, LaplacePriorityDropout, PriorityDiversifiedDropout, counting
 
 LEVELS = [0.0, -0.3, 0.05, 0.1, 0.1000001, 0.15, 0.3, 0.95, 1.7, 12.34]
 
@@ -133,7 +133,7 @@ def test_fewer_populated_bins_than_members_repeat_the_last(members, populated, s
     totals = torch.zeros(1, 9)
     where = torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:populated]
     totals[0, where] = torch.arange(populated, 0, -1.0)
-    chosen = census.priorities(totals, members)[0].tolist()
+    chosen = counting.priorities(totals, members)[0].tolist()
     ranked = where.tolist()
     assert chosen == [ranked[min(k, populated - 1)] for k in range(members)]
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.lab.errors import RunError
-from sparring.lab.runs import checkpoint
+from sparring.lab.runs import checkpoint, files
 
 leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False)
 tensors = st.sampled_from(
@@ -87,14 +87,15 @@ def test_optimiser_state_goes_on_exactly(tmp_path: Path, make) -> None:
     assert torch.equal(model.bias, again.bias)
 
 
-def test_only_the_present_state_stays_and_unchanged_parts_are_not_rewritten(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {"state": {"w": torch.zeros(3)}, "best": {"w": torch.ones(3)}})
-    best = next(tmp_path.glob("best-*"))
-    written = best.stat().st_mtime_ns
-    checkpoint.save(tmp_path, {"state": {"w": torch.full((3,), 2.0)}, "best": {"w": torch.ones(3)}})
-    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+def test_two_states_stay_and_unchanged_parts_are_not_rewritten(tmp_path: Path) -> None:
+    for n in range(4):
+        checkpoint.save(tmp_path, {"state": {"w": torch.full((3,), float(n))}, "best": {"w": torch.ones(3)}})
+        best = next(tmp_path.glob("best-*"))
+        written = best.stat().st_mtime_ns if n == 0 else written  # noqa: F821
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert best.stat().st_mtime_ns == written
-    assert checkpoint.load(tmp_path)["state"]["w"].tolist() == [2, 2, 2]
+    assert checkpoint.load(tmp_path)["state"]["w"].tolist() == [3, 3, 3]
+    assert checkpoint.read(tmp_path / "previous.json")["state"]["w"].tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("at", ["write", "fsync", "replace"])
@@ -109,10 +110,11 @@ def test_a_failing_disk_leaves_the_last_good_state(tmp_path: Path, monkeypatch: 
         if at == "write":
             patch.setattr("builtins.open", full)
         else:
-            patch.setattr(checkpoint.os, at, full)
+            patch.setattr(files.os, at, full)
         with pytest.raises(RunError, match="No space left"):
             checkpoint.save(tmp_path, {"state": {"w": torch.ones(3), "n": 2}})
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    assert at == "replace" or sorted(p.name for p in tmp_path.iterdir()) == before
+    assert not list(tmp_path.glob(".*"))
     assert checkpoint.load(tmp_path)["state"]["n"] == 1
 
 
@@ -122,7 +124,7 @@ def test_a_full_disk_for_real(tmp_path: Path) -> None:
     script = f"""
 import resource, signal, torch
 from pathlib import Path
-from sparring.lab.runs import checkpoint
+from sparring.lab.runs import checkpoint, files
 from sparring.lab.errors import RunError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -138,10 +140,10 @@ raise SystemExit("nothing was refused")
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "json", "format"])
-def test_damage_is_found_and_named(tmp_path: Path, damage: str) -> None:
-    checkpoint.save(tmp_path, {"state": {"w": torch.zeros(3)}})
-    file = next(tmp_path.glob("*.safetensors"))
+def spoil(folder: Path, damage: str) -> None:
+    """Damage the newest state."""
+    entry = files.read_json(folder / "state.json")["parts"]["state"]
+    file = folder / entry["file"]
     content = file.read_bytes()
     if damage == "flip":
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -149,30 +151,66 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: str) -> None:
         file.write_bytes(content[:20])
     elif damage == "gone":
         file.unlink()
+    elif damage == "value":
+        text = (folder / "state.json").read_text()
+        (folder / "state.json").write_text(text.replace('"n": 2', '"n": 3'))
+    elif damage == "elsewhere":
+        files.write_json(
+            folder / "state.json", {"format": 1, "parts": {"state": {**entry, "file": "../x.safetensors"}}}
+        )
     else:
-        (tmp_path / "state.json").write_text("{" if damage == "json" else '{"format": 99}')
-    with pytest.raises(RunError, match=r"damaged|cannot read|not valid JSON|not a checkpoint"):
+        (folder / "state.json").write_bytes({"json": b"{", "bytes": b"\xff\xfe", "deep": b"[" * 100_000}[damage])
+
+
+DAMAGE = ["flip", "cut", "gone", "value", "elsewhere", "json", "bytes", "deep"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_and_named(tmp_path: Path, damage: str) -> None:
+    checkpoint.save(tmp_path, {"state": {"w": torch.zeros(3), "n": 2}})
+    spoil(tmp_path, damage)
+    with pytest.raises(files.Damaged, match=r"damaged|is gone"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_state_before_a_damaged_one_is_used_and_kept(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint.save(tmp_path, {"state": {"w": torch.zeros(3), "n": 1}})
+    checkpoint.save(tmp_path, {"state": {"w": torch.ones(3), "n": 2}})
+    spoil(tmp_path, damage)
+    assert checkpoint.load(tmp_path)["state"]["n"] == 1
+    assert "the checkpoint before it is used" in caplog.text
+    assert checkpoint.load(tmp_path, mend=True)["state"]["n"] == 1
+    checkpoint.save(tmp_path, {"state": {"w": torch.full((3,), 2.0), "n": 3}})
+    assert [checkpoint.read(tmp_path / name)["state"]["n"] for name in ("state.json", "previous.json")] == [3, 1]
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    files.write_json(tmp_path / "state.json", {"format": 99, "parts": {}})
+    with pytest.raises(RunError, match="not a checkpoint this version can read"):
         checkpoint.load(tmp_path)
 
 
 def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
-    with checkpoint.locked(tmp_path), pytest.raises(RunError, match="another process"), checkpoint.locked(tmp_path):
+    with files.locked(tmp_path), pytest.raises(RunError, match="another process"), files.locked(tmp_path):
         pass
-    with checkpoint.locked(tmp_path):
+    with files.locked(tmp_path):
         (tmp_path / ".state.json.1.tmp").write_text("left by a killed process")
-    with checkpoint.locked(tmp_path):
+    with files.locked(tmp_path):
         assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write to"), checkpoint.locked(tmp_path / "file" / "run"):
+    with pytest.raises(RunError, match="cannot write to"), files.locked(tmp_path / "file" / "run"):
         pass
 
 
 def test_json_holds_no_infinities(tmp_path: Path) -> None:
-    checkpoint.write_json(tmp_path / "a.json", {"a": math.nan, "b": [math.inf, 1.5]})
-    assert checkpoint.read_json(tmp_path / "a.json") == {"a": None, "b": [None, 1.5]}
+    files.write_json(tmp_path / "a.json", {"a": math.nan, "b": [math.inf, 1.5]})
+    assert files.read_json(tmp_path / "a.json") == {"a": None, "b": [None, 1.5]}
 
 
 def test_things_without_a_plain_form_are_refused(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         ([*RUN, "--set", "warmup=3"], 2, "between 0 and 1"),
         ([*RUN, "--set", "precision=fp16"], 2, "did you mean bf16"),
         ([*RUN, "--set", "optimiser=adamm"], 2, "did you mean adam"),
-        ([*RUN, "--set", "hidden=0"], 2, "cannot be set up with epochs=1, hidden=0"),
+        ([*RUN, "--set", "hidden=0"], 2, "cannot be run with epochs=1, hidden=0"),
         ([*RUN, "--data", "nowhere"], 2, "not a folder"),
         (["run", "smnist", "--scale", "small"], 3, "run `sparring data get mnist` where there is a network"),
         (["compare", "sequential-digits", "--seeds", "x"], 2, "--seeds 'x' does not fit"),
@@ -115,7 +115,7 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["evaluate", ".", "--split", "tset"], 2, "did you mean test"),
         (["report", "nowhere"], 2, "not a folder with runs"),
         (["data", "get", "minst"], 2, "did you mean mnist"),
-        (["data", "get", "qqq"], 2, "known: ag_news"),
+        (["data", "get", "zzz"], 2, "known: ag_news"),
         (["data", "list", "--data", __file__], 3, "cannot be read (Not a directory)"),
         (["methods", "satl"], 2, "did you mean salt"),
     ],
@@ -185,7 +185,10 @@ def test_files_that_lack_what_they_should_hold(
     folder = next(Path("runs").rglob("result.json")).parent
     (folder / file).write_text(content)
     code, _, err = said(capsys, command, str(folder))
-    needed = {"evaluate": ("config.json", "state.json"), "report": ("config.json", "result.json", "environment.json")}
+    needed = {
+        "evaluate": ("config.json", "state.json", "result.json"),
+        "report": ("config.json", "result.json", "environment.json"),
+    }
     if file in needed[command]:
         assert (code, err.count("\n"), str(folder) in err) == (4, 1, True)
     else:
@@ -195,8 +198,10 @@ def test_files_that_lack_what_they_should_hold(
 def test_weights_that_do_not_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, *RUN)
     folder = next(Path("runs").rglob("result.json")).parent
-    config = folder / "config.json"
-    config.write_text(config.read_text().replace('"hidden": 16', '"hidden": 8'))
+    from sparring.lab.runs import files
+
+    config = files.read_json(folder / "config.json")
+    files.write_json(folder / "config.json", {**config, "values": {**config["values"], "hidden": 8}})
     code, _, err = said(capsys, "evaluate", str(folder))
     assert (code, "do not fit the model" in err, err.count("\n")) == (4, True, 1)
 
@@ -265,12 +270,12 @@ def test_ctrl_c_reaches_every_worker_of_a_comparison(here: Path) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    from sparring.lab.runs import checkpoint
+    from sparring.lab.runs import checkpoint, files
 
     folders = [path.parent for path in Path("r").rglob("state.json")]
     assert len(folders) == 2
     for folder in folders:
-        with checkpoint.locked(folder):  # nobody is left behind
+        with files.locked(folder):  # nobody is left behind
             assert checkpoint.load(folder)["state"]["progress"]["step"] > 0
 
 

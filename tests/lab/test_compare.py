@@ -10,7 +10,7 @@ from scipy import stats
 
 from sparring.lab.compare import Run, compare, jobs, read_runs
 from sparring.lab.errors import LabError
-from sparring.lab.pool import Job, Orders, execute_all
+from sparring.lab.pool import Job, Orders, execute_all, finished
 from sparring.lab.registry import task
 from sparring.lab.statistics import mean, paired, spread
 from sparring.lab.sweep import Plan, jobs_of
@@ -111,3 +111,22 @@ def test_progress_says_what_was_changed(tmp_path: Path) -> None:
     assert Job(setting, tmp_path).label == "vat · seed 3"
     plan = Plan(task("sequential-digits"), "vat", "tiny", [3], {}, tmp_path)
     assert jobs_of(plan, {"radius": 2.0})[0].label == "vat · radius=2.0 · seed 3"
+
+
+def test_a_job_may_wait_for_another_to_end(tmp_path: Path) -> None:
+    """None holds the pool back until a run under way has ended; then the source is asked again."""
+    entry = task("few-labels-digits")
+    first, second = (
+        Job(entry.setting("plain", seed=seed, overrides={"epochs": 1, "epoch_batches": 2}), tmp_path / str(seed))
+        for seed in (0, 1)
+    )
+
+    def source():
+        yield first
+        while not finished(first):
+            yield None
+        yield second
+
+    ended: list[Job] = []
+    assert execute_all(source(), 2, Orders(), done=ended.append) == {}
+    assert ended == [first, second]

@@ -63,8 +63,8 @@ torch.set_num_threads(1)
 changes = {"epochs": 2, "batch": batch, "optimiser": "sgd", "lr": 0.05}  # adaptive steps would magnify rounding
 known = task(name).setting(method).values
 changes.update({k: v for k, v in {"hidden": 16, "width": 8, "attacked": 5, "swept": 5, "margin_steps": 2}.items() if k in known})
-if "fraction" in known:
-    changes["fraction"] = 0.2
+if "flips" in known:
+    changes["flips"] = 0.2
 
 
 import sparring.lab.training.train as train

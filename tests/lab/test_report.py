@@ -54,9 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     short = {"epochs": 2, "hidden": 24}
     entry = task("sequential-digits")
-    for job in jobs(
-        entry, ["plain", "vat", "adversarial_dropout"], [0, 1], "tiny", out, None, {**short, "fraction": 0.2}
-    ):
+    for job in jobs(entry, ["plain", "vat", "adversarial_dropout"], [0, 1], "tiny", out, None, {**short, "flips": 0.2}):
         execute(job.setting, job.path, "sparring compare <sequential-digits> --seeds 2")
 
     def do(wanted, cores):

@@ -1,6 +1,5 @@
 """Runs: killed at any moment they end in the same bits; the methods of a comparison start equal."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -13,8 +12,8 @@ import torch
 
 from sparring.lab.errors import Interrupted, LabError, RunError
 from sparring.lab.registry import task
-from sparring.lab.runs import checkpoint
-from sparring.lab.runs.folder import folder_of, read_metrics
+from sparring.lab.runs import files
+from sparring.lab.runs.folder import folder_of, read_figures, read_metrics
 from sparring.lab.runs.load import load_run, score_run
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.task import Setting
@@ -29,11 +28,10 @@ def setting_of(method: str, **changes: object) -> Setting:
 
 def outcome(folder: Path) -> tuple[bytes, list[object]]:
     """Everything that must not depend on how often a run was killed."""
-    weights = next(folder.glob("best-*.safetensors")).read_bytes()
-    result = json.loads((folder / "result.json").read_text())
-    lines = [{k: v for k, v in line.items() if k != "seconds_per_step"} for line in read_metrics(folder)]
-    figures = json.loads((folder / "figures.json").read_text())
-    return weights, [*lines, figures, {k: v for k, v in result.items() if k != "seconds_per_step"}]
+    (weights,) = [path.read_bytes() for path in folder.glob("*.safetensors")]
+    result = files.read_json(folder / "result.json")
+    lines = [{k: v for k, v in line.items() if k != "seconds_per_step"} for line in read_metrics(folder, tail=False)]
+    return weights, [*lines, *read_figures(folder), {k: v for k, v in result.items() if k != "seconds_per_step"}]
 
 
 def child(setting: Setting, path: Path) -> None:
@@ -42,7 +40,7 @@ def child(setting: Setting, path: Path) -> None:
 
 
 def test_killed_at_random_moments_it_ends_in_the_same_bits(tmp_path: Path) -> None:
-    setting = setting_of("adversarial_dropout", fraction=0.2)
+    setting = setting_of("adversarial_dropout", flips=0.2)
     execute(setting, tmp_path / "whole")
     path, kills, longest = tmp_path / "killed", 0, 0.3
     while not (path / "result.json").exists():
@@ -156,7 +154,7 @@ def test_a_finished_run_keeps_no_optimiser_state(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_turned_away(tmp_path: Path) -> None:
-    with checkpoint.locked(tmp_path), pytest.raises(RunError, match="another process is writing"):
+    with files.locked(tmp_path), pytest.raises(RunError, match="another process is writing"):
         execute(setting_of("plain"), tmp_path)
 
 

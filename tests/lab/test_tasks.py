@@ -9,7 +9,7 @@ from sparring.lab.errors import LabError
 from sparring.lab.registry import task, tasks
 from sparring.lab.report.panels import draw
 from sparring.lab.report.svg import lines
-from sparring.lab.runs.folder import read_metrics
+from sparring.lab.runs.folder import read_figures, read_metrics
 from sparring.lab.runs.run import execute
 from sparring.lab.task import Split, like, rows, take
 
@@ -53,10 +53,9 @@ def test_the_tasks_of_the_papers_are_there() -> None:
 
 
 def test_figures_of_every_kind_can_be_drawn(tmp_path: Path) -> None:
-    import json
 
     execute(task("sequential-digits").setting("plain", overrides={"epochs": 1}), tmp_path)
-    figures = json.loads((tmp_path / "figures.json").read_text()) + read_metrics(tmp_path)[0]["probe"]
+    figures = read_figures(tmp_path) + read_metrics(tmp_path)[0]["probe"]
     assert {figure["kind"] for figure in figures} == {"reliability", "histogram", "heatmap"}
     for figure in figures:
         assert "<svg" in draw("plain", figure, {"plain": 0})["drawing"]
@@ -64,10 +63,9 @@ def test_figures_of_every_kind_can_be_drawn(tmp_path: Path) -> None:
 
 
 def test_adversarial_subnetworks_are_worse_than_random_ones(tmp_path: Path) -> None:
-    import json
 
     execute(task("sequential-digits").setting("plain"), tmp_path)
-    (figure,) = [f for f in json.loads((tmp_path / "figures.json").read_text()) if f["kind"] == "histogram"]
+    (figure,) = [f for f in read_figures(tmp_path) if f["kind"] == "histogram"]
     means = {name: sum(values) / len(values) for name, values in figure["series"].items()}
     assert means["adversarial"] < means["random"]
 

@@ -120,18 +120,18 @@ def test_l2_audits_agree(plain: Ensemble, data: tuple[Tensor, Tensor]) -> None:
 def test_priority_dropout_grows_the_logits_unless_rescaled(data: tuple[Tensor, Tensor]) -> None:
     """The paper's mode drops units in training and none in evaluation; the audit gives a verdict on both modes."""
     gaps, results = [], []
-    for rescale in (False, True):
-        ensemble = trained(LaplacePriorityDropout(gamma=1000.0, rescale=rescale))
+    ensembles = [trained(LaplacePriorityDropout(gamma=1000.0, rescale=rescale)) for rescale in (False, True)]
+    for ensemble in ensembles:
         top = ensemble(data[0]).logits.topk(2, dim=1).values
         gaps.append((top[:, 0] - top[:, 1]).median().item())
         results.append(audit(ensemble, *data, BALL, **QUICK))
     assert gaps[0] > 1.5 * gaps[1]
     assert results[1].verdict == "no sign of masking"
-    # With larger logits still, the usual figure rises far above what the other attacks leave.
-    grown = audit(scaled(trained(LaplacePriorityDropout(gamma=1000.0)), 20), *data, BALL, **QUICK)
+    # With larger logits still, the usual figure rises far above what the other attacks leave: .79 against .42.
+    grown = audit(scaled(ensembles[0], 100), *data, BALL, **QUICK)
     assert grown.verdict == "masked"
-    assert grown.usual > results[0].usual + 0.1
-    assert grown.usual > grown.lowest + 0.1
+    assert grown.usual > results[0].usual + 0.2
+    assert grown.usual > grown.lowest + 0.2
 
 
 class Staircase(nn.Module):

@@ -26,7 +26,7 @@ def calibrate_gamma(dropout: LaplacePriorityDropout, features: list[Tensor], kee
         keep: wanted mean over the active units. It must lie between what gamma = infinity leaves (units in their
             member's own bin stay at the highest rate) and what gamma = 0 gives.
     """
-    taken, distance = dropout.survey(features)
+    taken, distance = dropout.bin_distances(features)
     distance, units = distance.double(), taken.counts.double()
     if not bool(units.any()):
         raise ValueError(f"no unit is above threshold={dropout.threshold}; there is nothing to calibrate on")

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import census
+from . import counting
 from .masks import mask_features
 
 
@@ -53,17 +53,17 @@ class PriorityDiversifiedDropout(nn.Module):
 
     def check_sizes(self, sizes: list[int]) -> None:
         """Refuse feature sizes that the statistics could not compare."""
-        census.check_sizes(sizes, self.uneven)
+        counting.check_sizes(sizes, self.uneven)
 
     @torch.no_grad()
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
-        sizes = census.check_features(features, self.uneven)
+        sizes = counting.check_features(features, self.uneven)
         values = torch.cat([tensor.detach() for tensor in features], 1)
         values = values if values.dtype == torch.float64 else values.float()
         active = values.isfinite() if self.threshold is None else (values > self.threshold) & values.isfinite()
-        taken = census.take(self._bins(values, active), self.intervals, sizes, self.batchwise)
-        chosen = census.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
+        taken = counting.count_units(self._bins(values, active), self.intervals, sizes, self.batchwise)
+        chosen = counting.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
         table = self.beta * (1 - taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1))  # eq. 2
         table.scatter_(2, chosen.unsqueeze(-1), self.alpha)
         return list(taken.hand_out(table, self.beta).split(sizes, 1))
@@ -74,7 +74,7 @@ class PriorityDiversifiedDropout(nn.Module):
         high = torch.where(active, values, -torch.inf).amax(1, keepdim=True)
         if self.batchwise:
             ends = torch.stack([-low.amin(), high.amax()])
-            if census.distributed():
+            if counting.distributed():
                 dist.all_reduce(ends, op=dist.ReduceOp.MAX)
             low, high = -ends[0], ends[1]
         width = torch.where(high > low, high - low, 1.0)

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import census
+from . import counting
 from .masks import mask_features
 
 FARTHEST = 2.0**52  # integers up to here fit every dtype used below
@@ -79,29 +79,29 @@ class LaplacePriorityDropout(nn.Module):
 
     def check_sizes(self, sizes: list[int]) -> None:
         """Refuse feature sizes that the statistics could not compare."""
-        census.check_sizes(sizes, self.uneven)
+        counting.check_sizes(sizes, self.uneven)
 
     @torch.no_grad()
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
-        taken, distance = self.survey(features)
+        taken, distance = self.bin_distances(features)
         gamma = min(float(self.gamma), 1e30)  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
         rates = taken.hand_out(self.rates_of(distance, gamma), self.highest)
         return list(rates.split([tensor.shape[1] for tensor in features], 1))
 
     @torch.no_grad()
-    def survey(self, features: list[Tensor]) -> tuple[census.Census, Tensor]:
+    def bin_distances(self, features: list[Tensor]) -> tuple[counting.UnitCounts, Tensor]:
         """Count the units (Algorithm 1, lines 1-5) and measure each bin: eq. 4 without gamma, (R, K, L)."""
-        sizes = census.check_features(features, self.uneven)
+        sizes = counting.check_features(features, self.uneven)
         values = torch.cat([tensor.detach() for tensor in features], 1)  # (B, U)
         values = values if values.dtype == torch.float64 else values.float()
         active, first, last = self._span(values)
         # Eq. 3; a division that rounds down must not leave the first bin.
         bins = (values / self.interval).ceil_().nan_to_num_().clamp_(first + 1, FARTHEST).long().sub_(1)
-        numbers, labels = census.compact(bins, active, first, last, self.batchwise)
-        taken = census.take(numbers, len(labels), sizes, self.batchwise)
+        numbers, labels = counting.compact(bins, active, first, last, self.batchwise)
+        taken = counting.count_units(numbers, len(labels), sizes, self.batchwise)
         centres = (labels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2
-        chosen = census.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
+        chosen = counting.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
         density = taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1)
         return taken, density * (centres[chosen].unsqueeze(-1) - centres).square()
 
@@ -112,7 +112,7 @@ class LaplacePriorityDropout(nn.Module):
         if not bool(top.isfinite()):
             active &= values.isfinite()
             top = torch.where(active, values, -torch.inf).amax()
-        if self.batchwise and census.distributed():
+        if self.batchwise and counting.distributed():
             dist.all_reduce(top, op=dist.ReduceOp.MAX)
         first = math.ceil(self.threshold / self.interval) - 1
         last = (top / self.interval).ceil_().clamp_(first + 1, FARTHEST)

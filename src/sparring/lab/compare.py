@@ -1,18 +1,17 @@
 """Methods x seeds on the same data order and initial weights, and the table they make."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import LabError, unknown
+from .errors import LabError, RunError, unknown
 from .pool import Job
-from .runs.checkpoint import read_record
-from .runs.folder import folder_of
+from .runs.files import Damaged, read_json
+from .runs.folder import folder_of, read_figures, read_metrics
+from .runs.shapes import CONFIG, ENVIRONMENT, RESULT
 from .statistics import Difference, mean, paired, spread
 from .task import SCALES, Task, Value
-
-RESULT = ("score", "better", "test", "validation", "seconds_per_step", "passes_per_step")  # entries of result.json
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,9 @@ class Run:
     path: Path
     config: Mapping[str, Any]
     result: Mapping[str, Any]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()  # one record an epoch
+    figures: Sequence[Mapping[str, Any]] = ()
 
     @property
     def variant(self) -> str:
@@ -102,18 +104,36 @@ def jobs(
 
 
 def read_run(path: Path) -> Run:
-    """A finished run from its folder."""
-    config = read_record(path / "config.json", "task", "method", "scale", "seed")
-    return Run(path, config, read_record(path / "result.json", *RESULT))
+    """A finished run from its folder; `Damaged` where one of its files is not what was written."""
+    result, metrics = read_json(path / "result.json", RESULT), read_metrics(path, tail=False)
+    if result["score"] not in result["test"] or len(metrics) != result["epochs"]:
+        raise Damaged(
+            f"{path / 'result.json'} does not fit the metrics beside it; delete the run folder to start again"
+        )
+    config, environment = read_json(path / "config.json", CONFIG), read_json(path / "environment.json", ENVIRONMENT)
+    return Run(path, config, result, environment, metrics, read_figures(path))
 
 
-def read_runs(out: Path) -> list[Run]:
-    """Every finished run under a folder."""
+def read_runs(out: Path, complain: Callable[[str], None] | None = None) -> list[Run]:
+    """Every finished run under a folder.
+
+    Args:
+        out: the folder, as given to `--out`.
+        complain: called with a sentence for each run that cannot be read, which is left out; without it such a run
+            raises.
+    """
     if not out.is_dir():
         raise LabError(f"{out} is not a folder with runs; `sparring compare` makes one")
-    return [
-        read_run(path.parent) for path in sorted(out.rglob("result.json")) if (path.parent / "config.json").exists()
-    ]
+    runs = []
+    for path in sorted(out.rglob("result.json")):
+        if (path.parent / "config.json").exists():
+            try:
+                runs.append(read_run(path.parent))
+            except RunError as error:
+                if complain is None:
+                    raise
+                complain(str(error))
+    return runs
 
 
 def compare(runs: Sequence[Run], baseline: str, order: Sequence[str] = ()) -> Comparison:
@@ -200,5 +220,6 @@ def comparisons(runs: Sequence[Run], tasks: Mapping[str, Task]) -> list[Comparis
     ):
         task = tasks.get(name)
         order = [method.name for method in task.methods] if task else []
-        found.append(compare(group, task.baseline if task else "plain", order))
+        baseline = task.baseline if task else group[0].result.get("baseline", "plain")
+        found.append(compare(group, baseline, order))
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import Interrupted, LabError, RunError, first_line
+from .runs import folder
 from .task import Setting
 
 
@@ -38,6 +39,7 @@ class Orders:
     command: str = ""
     checkpoint_every: float = 30.0
     tensorboard: bool = False
+    patience: float = 30.0  # seconds to wait for a process that writes a job's folder, as workers of a killed parent do
 
 
 Notice = tuple[Path, int, int]  # run folder, batches done, batches in all
@@ -101,10 +103,19 @@ def work(job: Job, orders: Orders) -> Failure | None:
             last = time.monotonic()
             Worker.notices.put((job.path, session.progress.step, session.total))
 
+    deadline = time.monotonic() + orders.patience
+
+    def wait() -> None:
+        if Worker.stopping:
+            raise Interrupted(f"stopped while another process is writing {job.path}")
+        if time.monotonic() > deadline:
+            raise RunError(f"another process is writing {job.path}; wait for it or choose another --out")
+        time.sleep(0.1)
+
     if Worker.stopping:
         return Failure("stopped", Interrupted.exit_code)
     try:
-        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard)
+        execute(job.setting, job.path, orders.command, orders.checkpoint_every, watch, orders.tensorboard, wait)
     except LabError as error:
         return Failure(str(error), error.exit_code)
     except DataError as error:
@@ -115,12 +126,15 @@ def work(job: Job, orders: Orders) -> Failure | None:
 
 
 def finished(job: Job) -> bool:
-    """Whether a run has nothing left to do."""
-    return (job.path / "result.json").exists()
+    """Whether a run has nothing left to do; one that was trained on other data than the job's is refused."""
+    if folder.finished(job.path) is None:
+        return False
+    folder.check_finished_data(job.path, job.setting)
+    return True
 
 
 def execute_all(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job | None],
     cores: int,
     orders: Orders,
     notice: Callable[[Notice], None] = lambda notice: None,
@@ -129,31 +143,31 @@ def execute_all(
     """Do every job, `cores` at a time. A job that fails does not stop the others; the failures are returned.
 
     Args:
-        jobs: what to do; finished ones are counted and skipped.
+        jobs: what to do, asked for one by one as cores fall free; finished ones are counted and skipped. None means that
+            nothing can be begun until one of those under way has ended.
         cores: processes at once, each with one thread.
         orders: what they share.
         notice: called in this process, some times a second per job, with how far it is.
         done: called as each job ends.
     """
-    waiting = []
-    for job in jobs:
-        if finished(job):
-            done(job)
-        else:
-            waiting.append(job)
     failures: dict[Job, LabError] = {}
-    if not waiting:
-        return failures
+    source, running = iter(jobs), dict[Future[Failure | None], Job]()
     context = multiprocessing.get_context("spawn")
     notices = context.SimpleQueue()
     reader = threading.Thread(target=relay, args=(notices, notice), daemon=True)
     reader.start()
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
-    pool = ProcessPoolExecutor(min(cores, len(waiting)), context, enter, (notices, 1))
-    running: dict[Future[Failure | None], Job] = {pool.submit(work, job, orders): job for job in waiting}
+    pool = ProcessPoolExecutor(cores, context, enter, (notices, 1))
     try:
-        while running:
+        while True:
+            while len(running) < cores and (job := next(source, None)) is not None:
+                if finished(job):
+                    done(job)
+                else:
+                    running[pool.submit(work, job, orders)] = job
+            if not running:
+                break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
                 failure = future.result()

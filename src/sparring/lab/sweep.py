@@ -17,7 +17,8 @@ from .cli.parse import parse_value
 from .compare import jobs, read_run
 from .errors import Diverged, LabError, RunError
 from .pool import Job
-from .runs.checkpoint import locked, read_json, write_json
+from .runs.files import locked, read_json, write_json
+from .runs.shapes import SWEEP
 from .statistics import mean
 from .task import Task, Value
 
@@ -162,7 +163,7 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
                     raise error
         found = sorted(finished_trials(study), key=lambda t: -t.value if plan.task.better == "higher" else t.value)
         file = plan.out / "sweep" / f"{file_name(plan)}.json"
-        write_json(file, summary(plan, found, read_json(file) if file.exists() else {}))
+        write_json(file, summary(plan, found, read_json(file, SWEEP) if file.exists() else {}))
     return found
 
 

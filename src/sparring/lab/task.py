@@ -1,7 +1,7 @@
 """What a task is: data, a model, a metric, and the methods that compete on it with their papers' settings.
 
-To add a task, write one file in `sparring/lab/tasks/` that ends in `TASKS = (Task(...),)` and add the file's name to
-`MODULES` in `sparring/lab/tasks/__init__.py`. The four functions of a task see only a `Setting`, a read-only mapping
+To add a task of your own, write a file that ends in `TASK = Task(...)` and name it: `sparring run ./mine.py`; a package can
+offer tasks through the entry-point group `sparring.tasks`. The four functions of a task see only a `Setting`, a read-only mapping
 of every number that shapes the run (the scale's, then the method's, then the user's `--set name=value`).
 
 >>> import torch
@@ -28,6 +28,7 @@ of every number that shapes the run (the scale's, then the method's, then the us
 (0.2, 2, 0)
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .errors import LabError, unknown
+from .text import Text
 from .training.settings import DEFAULTS as DEFAULTS
 from .training.settings import Value as Value
 from .training.settings import check
@@ -97,14 +99,18 @@ class Split:
 class Data:
     """The splits of a task; without `test` the validation split is scored. `extra` is the task's own (a vocabulary).
 
-    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method.
+    `record` is plain data about where the examples come from; it is written into the run folder as `data.json`.
+    Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
+    `text`, training reads on in it, and `train` is only there to be scored.
     """
 
     train: Split
     validation: Split
     test: Split | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
     unlabelled: Split | None = None
+    text: Text | None = None
 
 
 class Trainable(Protocol):
@@ -149,6 +155,7 @@ class Setting:
     data: Path | None
     values: Mapping[str, Value]
     overrides: Mapping[str, Value] = field(default_factory=dict)  # what the user changed, already in `values`
+    source: str = ""  # the Python file of a user's own task
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
@@ -159,9 +166,29 @@ class Setting:
         return name in self.values
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A run that comes first: its own folder, made once, shared by every run that names it.
+
+    Args:
+        run: `(setting) -> setting` of the run to start from, a run of a registered task; None where a run with this
+            setting starts from scratch. Methods and seeds for which it answers alike share the stage.
+        adopt: `(model, weights)`: put what that run learnt, by parameter name, into a new model; raises `LabError`
+            where it does not fit.
+    """
+
+    run: Callable[[Setting], Setting | None]
+    adopt: Callable[[nn.Module, Mapping[str, Tensor]], None]
+
+
 def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:
     """No figures."""
     return []
+
+
+def nothing_more(values: Mapping[str, Value], data: Path | None) -> Mapping[str, Value]:
+    """No derived settings."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -180,8 +207,12 @@ class Task:
             baseline's model are set to the same initial values, whatever else the method adds.
         evaluate: `(model, split, setting) -> {"error": 0.1, ...}`; called in eval mode without gradients.
         figures: `(model, data, setting) -> [figure, ...]` after training, see `sparring.lab.figures` for the kinds.
+        stage: the run from whose weights this task's runs start (pre-training, then fine-tuning), if there is one.
         probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
         paper: where the settings come from.
+        derive: `(values, data) -> {"contents": "1a2b", ...}`: settings that follow from others and from files, such as a
+            fingerprint of the data. They name the run folder like the user's own changes, so other contents are other runs.
+        source: the Python file that a user's own task comes from; set by the registry.
     """
 
     name: str
@@ -195,10 +226,17 @@ class Task:
     evaluate: Callable[[nn.Module, Split, Setting], dict[str, float]]
     figures: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     probe: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
+    stage: Stage | None = None
     baseline: str = "plain"
     paper: str = ""
+    derive: Callable[[Mapping[str, Value], Path | None], Mapping[str, Value]] = nothing_more
+    source: str = ""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.+-]+", self.name) or not self.name.strip("."):
+            raise ValueError(
+                f"a task is called {self.name!r}; letters, digits, - and _ make a name that can be a folder"
+            )
         names = [method.name for method in self.methods]
         if self.baseline not in names:
             raise ValueError(f"task {self.name}: baseline {self.baseline!r} is not among its methods {names}")
@@ -232,7 +270,10 @@ class Task:
             changes[name] = like(name, values[name], value)
         values.update(changes)
         check(values)
-        return Setting(self.name, method, scale, seed, data, values, changes)
+        for name, value in self.derive(values, data).items():
+            if name not in changes:  # a setting that was made before keeps what it was made with
+                values[name] = changes[name] = value
+        return Setting(self.name, method, scale, seed, data, values, changes, self.source)
 
 
 def like(name: str, default: Value, value: Value) -> Value:

@@ -3,7 +3,17 @@
 from .attention import Agreement, Explanation, agreement, explain
 from .audit.audit import audit
 from .audit.report import Audit, Check
-from .calibration import Reliability, expected_calibration_error, reliability
+from .calibration import (
+    Interval,
+    Reliability,
+    bootstrap,
+    brier,
+    classwise_calibration_error,
+    expected_calibration_error,
+    fit_temperature,
+    negative_log_likelihood,
+    reliability,
+)
 from .certified import Certificate, certified_radius, certify
 from .correlation import kendall, pearson
 from .diversity import GradientDiversity, ambiguity, gradient_diversity, pairwise_disagreement
@@ -34,6 +44,7 @@ __all__ = [
     "Exact",
     "Explanation",
     "GradientDiversity",
+    "Interval",
     "PAvgPU",
     "RankingReport",
     "Regularisers",
@@ -46,20 +57,25 @@ __all__ = [
     "ask",
     "attack_table",
     "audit",
+    "bootstrap",
+    "brier",
     "certified_radius",
     "certify",
+    "classwise_calibration_error",
     "decompose",
     "dropout_decomposition",
     "evaluate_ranking",
     "exact_adversary",
     "expected_calibration_error",
     "explain",
+    "fit_temperature",
     "gradient_diversity",
     "kendall",
     "masks_within",
     "mean_adversarial_mask",
     "mean_iou",
     "ndcg_at_k",
+    "negative_log_likelihood",
     "pairwise_disagreement",
     "patch_pavgpu",
     "pavgpu",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..balls import Ball
+from ..balls import Ball, check_ball
 from .player import Game, InBall, Response, only, slope, sound, working_copy
 
 
@@ -31,6 +31,7 @@ class FastGradient(InBall):
     steps: int = 1
 
     def __post_init__(self) -> None:
+        check_ball(self.ball, "FastGradient")
         if self.start < 0:
             raise ValueError(f"FastGradient(start={self.start}): a distance is >= 0")
         if self.steps < 1:

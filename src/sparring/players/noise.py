@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..balls import Ball
+from ..balls import Ball, check_ball
 from ..sites.site import Slot
 from .player import InBall, Random, working_copy
 
@@ -21,6 +21,9 @@ class Noise(Random, InBall):
     """
 
     ball: Ball
+
+    def __post_init__(self) -> None:
+        check_ball(self.ball, "Noise")
 
     def draw(self, slot: Slot) -> Tensor:
         return self.ball.sample(working_copy(slot), slot.valid, around=slot.value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..balls import Ball
+from ..balls import Ball, check_ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
 from .walk import State, Walk
@@ -52,6 +52,7 @@ class PGD(InBall):
     central: bool = False
 
     def __post_init__(self) -> None:
+        check_ball(self.ball, "PGD")
         if self.steps < 1:
             raise ValueError(f"PGD(steps={self.steps}): at least one step")
         if self.update not in ("normalised", "raw", "sign", "adam"):

@@ -56,10 +56,10 @@ class Walk:
     good: Tensor | None = None
 
     def respond(self, state: State) -> Response:
-        game, central = self.game, self.player.central
+        game, both = self.game, self.both_sides
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         for step in range(1, self.player.steps + 1):
-            if central or not torch.is_grad_enabled() or not game.parameters:
+            if both or not torch.is_grad_enabled() or not game.parameters:
                 points = [d.detach().requires_grad_() for d in state.deltas]
                 gradients, rest = slope(game.payoff(points), points), list[Tensor]()
             else:
@@ -70,7 +70,7 @@ class Walk:
         self.good = good
         final = [only(good, d) for d in state.deltas]
         values = _Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
-        return Response(list(values), unperturbed=~good, backward_passes=self.player.steps * (2 + central))
+        return Response(list(values), unperturbed=~good, backward_passes=self.player.steps * (2 + both))
 
     def gradients(self, deltas: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters."""
@@ -111,15 +111,27 @@ class Walk:
         self, deltas: Sequence[Tensor], probe: Sequence[Tensor], at_delta: tuple[list[Tensor], list[Tensor]], h: float
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Directional derivative along the probe of the gradients in the perturbations and in everything else."""
-        near, far = self.gradients([d + h * w for d, w in zip(deltas, probe, strict=True)])
+        ahead = self._in_box([d + h * w for d, w in zip(deltas, probe, strict=True)])
+        near, far = self.gradients(ahead)
         near0, far0, span = *at_delta, h
-        if self.player.central:
-            near0, far0 = self.gradients([d - h * w for d, w in zip(deltas, probe, strict=True)])
-            span = 2 * h
+        if self.both_sides:
+            # A box may have moved the first point: the second one lies the same way behind it, so that the two still differ
+            # by a multiple of the probe.
+            span = 2 * h if self.player.central else h
+            near0, far0 = self.gradients(self._in_box([a - span * w for a, w in zip(ahead, probe, strict=True)]))
         return (
             [(a - b) / span for a, b in zip(near, near0, strict=True)],
             [(a - b) / span for a, b in zip(far, far0, strict=True)],
         )
+
+    @property
+    def both_sides(self) -> bool:
+        """Two points of their own for every difference: asked for, or because the perturbation may stand at the edge of a box."""
+        return self.player.central or self.player.ball.box is not None
+
+    def _in_box(self, points: Sequence[Tensor]) -> list[Tensor]:
+        ball, slots = self.player.ball, self.game.slots
+        return [ball.in_box(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
 
     def _share(self, like: Tensor) -> float:
         if self.player.difference is not None:

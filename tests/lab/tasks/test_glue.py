@@ -1,6 +1,5 @@
 """Fine-tuning: bucketed batches, encoders, follower settings, parts of a test set, the paper's numbers."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from sparring.lab.data.glue import TASKS as GLUE
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.checkpoint import load
+from sparring.lab.runs.folder import read_figures
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.competitors import NORMS
 from sparring.lab.tasks.glue.pretrained import minilm_folder
@@ -165,7 +165,7 @@ def test_generated_sentences_are_balanced_and_run(name: str, tmp_path: Path) -> 
         ] * len(texts.classes)
     result = execute(task(name).setting("plain", overrides=SHORT), tmp_path)
     assert task(name).score in result["test"]
-    figures = json.loads((tmp_path / "figures.json").read_text())
+    figures = read_figures(tmp_path)
     assert bool(figures) == bool(texts.classes)
 
 

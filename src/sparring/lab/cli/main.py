@@ -16,6 +16,7 @@ from ..errors import Interrupted, LabError, RunError, first_line, unknown
 from .data import data_app
 from .options import Board, Cores, DataDir, Every, Out, Scale, Seeds, Sets, TaskName
 from .parse import MAX_SEED, data_folder, parse_methods, parse_seeds, parse_sets
+from .study import study_app
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 a fault of sparring itself; 2 a wrong name, value or combination; 3 data missing or damaged;
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 
 
 @app.command("tasks")
@@ -47,7 +49,7 @@ def list_tasks(
 
     Examples: `sparring tasks`, `sparring tasks sequential-digits`
     """
-    from ..registry import task, tasks
+    from ..registry import broken_plugins, task, tasks
     from .show import console, listing, table
 
     out = console()
@@ -55,7 +57,10 @@ def list_tasks(
         made = table("tasks", "task", "what it is", "score", "scales", "methods", numbers=("methods",))
         for entry in tasks().values():
             made.add_row(entry.name, entry.summary, entry.score, listing(entry.scales), str(len(entry.methods)))
-        return out.print(made)
+        out.print(made)
+        for broken in broken_plugins().values():
+            out.print(escape(f"left out: {broken}"))
+        return
     entry = task(name)
     out.print(f"[bold]{entry.name}[/]: {escape(entry.summary)}\nscore: test {entry.score}, {entry.better} is better")
     if entry.paper:
@@ -96,7 +101,9 @@ def list_methods(
 @app.command()
 def run(
     task: TaskName,
-    method: Annotated[str, typer.Option(help="a method of the task, see `sparring tasks TASK`")] = "plain",
+    method: Annotated[
+        str | None, typer.Option(help="a method of the task, see `sparring tasks TASK`; default its baseline")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="decides initial weights, data order and noise")] = 0,
     scale: Scale = "tiny",
     data: DataDir = None,
@@ -121,13 +128,18 @@ def run(
     from ..runs.folder import folder_of
     from ..runs.run import execute
     from .show import bars, console, figures_table
+    from .work import look_first
 
     torch.set_num_threads(threads)
-    setting = find(task).setting(method, scale, seed, data_folder(data), parse_sets(sets))
+    entry = find(task)
+    method = method or entry.baseline
+    setting = entry.setting(method, scale, seed, data_folder(data), parse_sets(sets))
     path, screen = folder_of(out, setting), console()
+    if not (path / "result.json").exists():
+        look_first(entry, [setting])
     main_process = os.environ.get("RANK", "0") == "0"
     with bars(screen, "batches") as progress:
-        bar = progress.add_task(f"{task} · {method}", total=None)
+        bar = progress.add_task(f"{entry.name} · {method}", total=None)
 
         def watch(session: Any) -> None:
             progress.update(bar, completed=session.progress.step, total=session.total)
@@ -135,7 +147,9 @@ def run(
         result = execute(setting, path, command(), checkpoint_every, watch, tensorboard)
     if main_process:
         columns = {"validation": result["validation"], "test": result["test"]}
-        screen.print(figures_table(f"{task} ({scale}) · {method} · seed {seed}, epoch {result['best_epoch']}", columns))
+        screen.print(
+            figures_table(f"{entry.name} ({scale}) · {method} · seed {seed}, epoch {result['best_epoch']}", columns)
+        )
         screen.print(f"run folder: {escape(str(path))}")
 
 
@@ -164,12 +178,15 @@ def compare(
     """
     from ..compare import compare as tabulate
     from ..compare import jobs, read_run
+    from ..pool import finished
     from ..registry import task as find
-    from .work import do_jobs
+    from .work import do_jobs, look_first
 
     entry = find(task)
     names = parse_methods(methods, entry)
     wanted = jobs(entry, names, parse_seeds(seeds), scale, out, data_folder(data), parse_sets(sets))
+    if not all(finished(job) for job in wanted):
+        look_first(entry, [job.setting for job in wanted])
     failures = do_jobs(wanted, cores, checkpoint_every, tensorboard)
     from .show import comparison_table, console
 
@@ -197,7 +214,7 @@ def write_report(out: Path, to: Path) -> None:
     from ..report.build import build
     from .show import console
 
-    to = build(out, to / "report.html" if to.is_dir() else to)
+    to = build(out, to / "report.html" if to.is_dir() else to, lambda text: print(f"sparring: {text}", file=sys.stderr))
     console().print(f"report: {escape(str(to))}")
 
 
@@ -242,7 +259,9 @@ def sweep(
         raise LabError("a name is given by --param twice; write one range or list for each")
     plan = Plan(entry, method, scale, parse_seeds(seeds), ranges, out, data_folder(data), parse_sets(sets), storage)
     done = sweep_all(plan, trials, cores)
-    made = table(f"{task} ({scale}) · {method}: best trials by validation {entry.score}", *ranges, "validation", "test")
+    made = table(
+        f"{entry.name} ({scale}) · {method}: best trials by validation {entry.score}", *ranges, "validation", "test"
+    )
     for trial in done[:10]:
         made.add_row(*(str(trial.settings[name]) for name in ranges), f"{trial.value:.4g}", f"{trial.test:.4g}")
     console().print(made)

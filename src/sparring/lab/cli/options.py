@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help="a name from `sparring tasks`")]
+TaskName = Annotated[
+    str, typer.Argument(metavar="TASK", help="a name from `sparring tasks`, or a file of yours: ./mine.py")
+]
 Scale = Annotated[str, typer.Option(help="tiny (embedded data, seconds), small (real data, minutes) or paper")]
 DataDir = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="folder of the real data sets; default $SPARRING_DATA")

@@ -4,13 +4,34 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
+
 from ..compare import compare, jobs, read_run
 from ..errors import LabError
 from ..pool import Job, Orders, execute_all, finished
 from ..registry import task
 from ..runs.environment import command
-from ..task import Value
+from ..runs.run import blamed_on_changes
+from ..source import blamed_on
+from ..task import Setting, Task, Value
+from ..tasks.own.rows import summary
 from .show import JobBars, bars, comparison_table, console
+
+
+def look_first(entry: Task, wanted: Sequence[Setting]) -> None:
+    """Set up the user's own runs once before anything is written: what is wrong with data or model is said at once."""
+    first = wanted[0]
+    if not entry.source and "contents" not in first:
+        return
+    with blamed_on(entry.source):
+        data = entry.load(first)
+        for setting in {setting.method: setting for setting in wanted}.values():
+            with blamed_on_changes(setting):
+                model, method = entry.build(setting, data), entry.method(setting.method)
+                if method.objective:
+                    method.objective(model, setting, data)
+    if "splits" in data.record:
+        console().print(escape(f"data: {summary(data.record)}"))
 
 
 def do_jobs(

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from .archives import entries, is_archive
 from .catalogue import fetchable
 from .errors import DataError, MissingData, blame
+from .fingerprint import note
 from .streams import LIMIT, WRAPPERS, unwrap, wrapper
 
 WHOLE = 2 << 30  # most bytes read into memory at once
@@ -95,6 +96,7 @@ class Folder:
     def open(self, name: str, limit: int = LIMIT) -> Iterator[BinaryIO]:
         """The unpacked bytes of a logical file, as a bounded stream."""
         place = self.place(name)
+        note(place.path)
         if not place.member:
             with blame(place):
                 stream = unwrap(
@@ -160,6 +162,7 @@ class Folder:
                     if not name.startswith(inside) or name in seen:
                         continue
                     seen.add(name)
+                    note(archive)
                     with blame(f"{archive}/{member}"):
                         if not wrapper(member):
                             yield name, opened().read()

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from ..compare import Comparison, Row, comparisons, read_runs
-from ..errors import LabError
+from ..errors import LabError, RunError
 from ..registry import tasks
-from ..runs.checkpoint import read_json, read_record, write_atomic
+from ..runs.environment import changes
+from ..runs.files import read_json, write_atomic
+from ..runs.shapes import SWEEP
 from . import plots, svg
 from .panels import diagnostics, grouped_figures, learning_curves
 
@@ -65,12 +67,10 @@ def section(comparison: Comparison) -> dict[str, Any]:
     ]
     gap = f"difference in {comparison.score} ({comparison.better} is better)"
     others = sorted({name for row in comparison.rows for name in row.others})
-    commands = [
-        read_record(run.path / "environment.json", "command")["command"] for row in comparison.rows for run in row.runs
-    ]
+    commands = [run.environment["command"] for row in comparison.rows for run in row.runs]
     return {
         "comparison": comparison,
-        "title": entry.summary if entry else "",
+        "title": comparison.rows[0].runs[0].result.get("summary", entry.summary if entry else ""),
         "paper": entry.paper if entry else "",
         "headline": headline(comparison),
         "colours": colours,
@@ -116,22 +116,37 @@ def environments(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     for comparison in found:
         for row in comparison.rows:
             for run in row.runs:
-                there = {k: v for k, v in read_json(run.path / "environment.json").items() if k != "command"}
+                there = {k: v for k, v in run.environment.items() if k not in ("command", "resumed")}
+                for later in run.environment.get("resumed", ()):
+                    there["resumed with"] = changes(there, later)
                 seen.setdefault(json.dumps(there, sort_keys=True), there)
     return list(seen.values())
 
 
-def build(out: Path, to: Path) -> Path:
+def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence: None) -> Path:
     """Write the report about every finished run under `out` to the file `to`; returns it.
 
     Args:
         out: a folder with runs.
         to: the HTML file; it appears in one instant, over an older one if there is one.
+        complain: called with a sentence for each run or sweep that is damaged and therefore left out; the page names
+            them too.
     """
-    found = comparisons(read_runs(out), tasks())
+    damaged: list[str] = []
+    runs = read_runs(out, damaged.append)
+    sweeps = []
+    for path in sorted((out / "sweep").glob("*.json")):
+        try:
+            sweeps.append(read_json(path, SWEEP))
+        except RunError as error:
+            damaged.append(str(error))
+    if not runs and damaged:
+        raise RunError(damaged[0])
+    found = comparisons(runs, tasks())
     if not found:
         raise LabError(f"no finished run under {out}; `sparring compare` or `sparring run` makes some")
-    sweeps = [read_json(path) for path in sorted((out / "sweep").glob("*.json"))]
+    for sentence in damaged:
+        complain(f"left out of the report: {sentence}")
     swept = {(s["task"], s["scale"], s["method"]) for s in sweeps}
     baselines = {}
     for comparison in found:
@@ -149,6 +164,7 @@ def build(out: Path, to: Path) -> Path:
         environments=environments(found),
         runs=sum(len(row.runs) for comparison in found for row in comparison.rows),
         folder=out.name,
+        damaged=damaged,
     )
     to.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(to, page.encode())

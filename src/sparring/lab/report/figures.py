@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -71,15 +72,20 @@ def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = ""
     }
 
 
-def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability") -> Figure:
-    """Confidence against accuracy in equal-width bins, with the expected calibration error (Guo et al. 2017).
+def reliability(
+    probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability", note: str = ""
+) -> Figure:
+    """Confidence against accuracy in equal-width bins, with the expected calibration error and its bootstrap interval.
 
     >>> import torch
     >>> figure = reliability(torch.tensor([[0.85, 0.15], [0.35, 0.65]]), torch.tensor([0, 0]))
     >>> figure["ece"]
     0.4
     """
-    measured = calibration.reliability(probabilities.detach().double(), targets, bins)
+    probabilities = probabilities.detach().double()
+    measured = calibration.reliability(probabilities, targets, bins)
+    error = partial(calibration.expected_calibration_error, bins=bins, debiased=True)
+    interval = calibration.bootstrap(error, probabilities, targets, samples=200) if len(targets) else (0.0, 0.0, 0.0)
     return {
         "kind": "reliability",
         "title": title,
@@ -87,5 +93,6 @@ def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, title: s
         "accuracy": floats(measured.accuracy.nan_to_num(0.0)),
         "count": measured.counts.tolist(),
         "ece": floats(measured.ece),
-        "note": "",
+        "debiased": floats(interval),
+        "note": note,
     }

@@ -6,8 +6,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ..compare import Comparison, Run
-from ..runs.checkpoint import read_json
-from ..runs.folder import read_metrics
 from . import plots, svg
 
 Chart = dict[str, Any]  # title, drawing (Markup), legend [(name, colour)], note
@@ -17,7 +15,7 @@ def by_epoch(runs: Sequence[Run], *path: str) -> tuple[list[float], list[float]]
     """A recorded figure by epoch, averaged over the runs that reached the epoch."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for record in read_metrics(run.path):
+        for record in run.metrics:
             value: Any = record
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
@@ -56,7 +54,7 @@ def diagnostics(comparison: Comparison, colours: Mapping[str, int]) -> list[Char
     hidden = {"loss", "clean_loss", "forward_passes", "backward_passes"}
     names: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for row in comparison.rows:
-        keys = {key for record in read_metrics(row.runs[0].path) for key in record.get("diagnostics", {})} - hidden
+        keys = {key for record in row.runs[0].metrics for key in record.get("diagnostics", {})} - hidden
         for key in sorted(keys):
             term, _, quantity = key.rpartition("/")
             points = by_epoch(row.runs, "diagnostics", key)
@@ -71,16 +69,14 @@ def diagnostics(comparison: Comparison, colours: Mapping[str, int]) -> list[Char
 
 def figures_of(run: Run) -> list[dict[str, Any]]:
     """A run's figures: those made after training, and those of every epoch stacked."""
-    path = run.path / "figures.json"
-    found = list(read_json(path)) if path.exists() else []
     stacks: dict[str, dict[str, Any]] = {}
-    for record in read_metrics(run.path):
+    for record in run.metrics:
         for figure in record.get("probe", []):
             if figure["kind"] == "heatmap" and figure["title"] in stacks:
                 stacks[figure["title"]]["rows"] += figure["rows"]
             else:
-                stacks[figure["title"]] = figure
-    return [*found, *stacks.values()]
+                stacks[figure["title"]] = {**figure, "rows": list(figure.get("rows", ()))}
+    return [*map(dict, run.figures), *stacks.values()]
 
 
 def grouped_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -119,7 +115,11 @@ def draw(name: str, figure: Mapping[str, Any], colours: Mapping[str, int]) -> Ch
         case "reliability":
             parts = (figure["confidence"], figure["accuracy"], figure["count"])
             drawing = plots.reliability(*parts, colours[name])
-            return chart(name, drawing, note=f"expected calibration error {figure['ece']:.3g}")
+            told = f"expected calibration error {figure['ece']:.3g}"
+            if "debiased" in figure:
+                value, low, high = figure["debiased"]
+                told += f", debiased {value:.3g} [{low:.3g}, {high:.3g}]"
+            return chart(name, drawing, note=f"{told}; {note}" if note else told)
         case "histogram":
             legend = [(series, place) for place, series in enumerate(figure["series"], 1)]
             return chart(name, plots.histogram(figure["series"], figure["x_label"]), legend, note)

@@ -61,6 +61,8 @@ def reliability(confidence: Sequence[float], accuracy: Sequence[float], count: S
         parts.append(
             f'<rect class="miss" x="{left + 1}" y="{low}" width="{wide:.1f}" height="{high - low:.1f}">{tip}</rect>'
         )
+        middle = left + 1 + wide / 2
+        parts.append(f'<text class="tick" x="{middle:.1f}" y="{frame.y(0) - 3}" text-anchor="middle">{number}</text>')
     ends = f'x1="{frame.x(0)}" y1="{frame.y(0)}" x2="{frame.x(1)}" y2="{frame.y(1)}"'
     return svg("".join(parts) + f'<line class="reference" {ends}/>', "reliability diagram")
 

@@ -1,8 +1,9 @@
-"""Files that are either the old ones or the new ones, never half of each: atomic writes, locks, exact checkpoints.
+"""Exact checkpoints: a state is either the old one or the new one, and the one before it is kept.
 
-A checkpoint is `state.json` (plain JSON) naming `*.safetensors` files by their SHA-256. Nothing is unpickled. The
-tensor files appear first, under names no older state uses; replacing `state.json` is the one instant at which the new
-state counts; files it does not name are removed afterwards. So a kill at any moment, or a full disk, leaves a good one.
+`state.json` (plain JSON, sealed) names `*.safetensors` files by their SHA-256; nothing is unpickled. The tensor files
+appear first, under names no older state uses. Then the present state becomes `previous.json` and the new one
+`state.json`; files that neither names are removed. A kill at any moment, or a full disk, leaves a good state, and so
+does damage to the newest one.
 
 >>> import tempfile, torch
 >>> folder = Path(tempfile.mkdtemp())
@@ -11,13 +12,10 @@ state counts; files it does not name are removed afterwards. So a kill at any mo
 {'state': {'weight': tensor([1., 1.]), 'epoch': 3, 'betas': (0.9, inf), 0: None}}
 """
 
-import fcntl
 import hashlib
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,85 +24,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import RunError
+from .files import AGAIN, Damaged, cannot_write, log, read_json, sync_folder, write_atomic, write_json
+from .shapes import STATE
 
 FORMAT = 1
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one instant: a temporary file beside it, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}; the last good state is untouched, make room and run again"
-        ) from error
-
-
-def plain(value: Any) -> Any:
-    """`value` with None for every number that JSON cannot hold (nan, inf).
-
-    >>> plain({"correlation": float("nan"), "error": 0.5})
-    {'correlation': None, 'error': 0.5}
-    """
-    if isinstance(value, Mapping):
-        return {name: plain(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`write_atomic` of readable JSON."""
-    write_atomic(path, (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """The JSON at `path`, or a `RunError` that says what is wrong with it."""
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RunError(f"{path} is not valid JSON ({error}); delete the run folder to start again") from error
-
-
-def read_record(path: Path, *names: str) -> dict[str, Any]:
-    """The JSON object at `path`; a `RunError` where it lacks one of `names`."""
-    found = read_json(path)
-    for name in names:
-        if not isinstance(found, dict) or name not in found:
-            raise RunError(f"{path} is damaged (it has no entry {name!r}); delete the run folder to start again")
-    return dict(found)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder against every other process; the lock dies with the process, however it dies."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "a")  # noqa: SIM115 - must outlive this statement
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(f"another process is writing {folder}; wait for it or choose another --out") from error
-        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-        yield
+NEWEST, OLDER = "state.json", "previous.json"
 
 
 def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -153,37 +77,117 @@ def save(folder: Path, parts: Mapping[str, Any]) -> None:
         content = safetensors.torch.save(tensors)
         digest = hashlib.sha256(content).hexdigest()
         file = f"{part}-{digest[:16]}.safetensors"
-        if not (folder / file).exists():
+        if not (folder / file).exists() or (folder / file).stat().st_size != len(content):
             write_atomic(folder / file, content)
         index[part] = {"file": file, "sha256": digest, "values": values}
-    write_json(folder / "state.json", {"format": FORMAT, "parts": index})
-    current = {entry["file"] for entry in index.values()}
-    for old in folder.glob("*.safetensors"):
-        if old.name not in current:
-            old.unlink(missing_ok=True)
+    newest, older = folder / NEWEST, folder / OLDER
+    try:
+        if newest.exists():
+            os.replace(newest, older)
+        write_json(newest, {"format": FORMAT, "parts": index})
+        clear(folder)
+    except OSError as error:
+        raise cannot_write(newest, error) from error
 
 
-def load(folder: Path) -> dict[str, Any] | None:
-    """The last good state of `folder`, or None where there is none."""
-    if not (folder / "state.json").exists():
-        return None
-    index = read_json(folder / "state.json")
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
-        raise RunError(f"{folder / 'state.json'} is not a checkpoint this version can read; use a new --out")
-    parts = {}
-    for part, entry in index.get("parts", {}).items():
+def keep_only(folder: Path, part: str) -> None:
+    """Make one part of the present state the whole state, and forget the state before it."""
+    write_json(folder / NEWEST, {"format": FORMAT, "parts": {part: index_of(folder / NEWEST)[part]}})
+    try:
+        (folder / OLDER).unlink(missing_ok=True)
+        clear(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def resumable(folder: Path) -> bool:
+    """Whether there is a state to go on from, and not only weights."""
+    for path in (folder / NEWEST, folder / OLDER):
         try:
-            path = folder / entry["file"]
-            content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-                raise RunError(
-                    f"{path} is damaged (its SHA-256 is not the recorded one); delete {folder} to start again"
-                )
-            parts[part] = unflatten(entry["values"], safetensors.torch.load(content))
+            if path.exists() and "state" in index_of(path):
+                return True
+        except Damaged:
+            continue
+    return False
+
+
+def forget_weights(folder: Path) -> None:
+    """Remove a state that nothing can go on from: weights without the rest, or damaged with none before it."""
+    newest = folder / NEWEST
+    try:
+        useful = "state" in index_of(newest)
+    except RunError:
+        useful = (folder / OLDER).exists()
+    if not useful:
+        newest.unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove the tensor files that no state names; none while a state cannot be read."""
+    named: set[str] = set()
+    for path in (folder / NEWEST, folder / OLDER):
+        if path.exists():
+            try:
+                named |= {entry["file"] for entry in index_of(path).values()}
+            except Damaged:
+                return
+    for file in folder.glob("*.safetensors"):
+        if file.name not in named:
+            file.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def index_of(path: Path) -> dict[str, Any]:
+    """The parts a state file names: `file`, `sha256` and `values` of each."""
+    found = read_json(path, STATE)
+    if found["format"] != FORMAT:
+        raise RunError(f"{path} is not a checkpoint this version can read; use a new --out")
+    for entry in found["parts"].values():
+        if Path(entry["file"]).name != entry["file"] or not entry["file"].endswith(".safetensors"):
+            raise Damaged(f"{path} is damaged (it names {entry['file']!r:.60}); {AGAIN}")
+    return dict(found["parts"])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state in one file; `Damaged` where any of it is not what was saved."""
+    parts = {}
+    for part, entry in index_of(path).items():
+        file = path.parent / entry["file"]
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError as error:
+            raise Damaged(f"{file} is gone; {AGAIN}") from error
         except OSError as error:
-            raise RunError(f"cannot read {path}: {error.strerror}; delete {folder} to start again") from error
-        except SafetensorError as error:
-            raise RunError(f"{path} is damaged ({error}); delete {folder} to start again") from error
-        except (KeyError, TypeError) as error:
-            raise RunError(f"{folder / 'state.json'} is damaged ({error}); delete {folder} to start again") from error
+            raise RunError(f"cannot read {file}: {error.strerror}") from error
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise Damaged(f"{file} is damaged (its SHA-256 is not the recorded one); {AGAIN}")
+        try:
+            parts[part] = unflatten(entry["values"], safetensors.torch.load(content))
+        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise Damaged(f"{path} is damaged ({error}); {AGAIN}") from error
     return parts
+
+
+def load(folder: Path, mend: bool = False) -> dict[str, Any] | None:
+    """The last good state of `folder`, or None where there is none; a damaged newest one gives way to the older.
+
+    Args:
+        folder: where.
+        mend: remove a damaged newest state once the older one is found good, so that it cannot push that one out.
+    """
+    wrong: Damaged | None = None
+    for path in (folder / NEWEST, folder / OLDER):
+        if path.exists():
+            try:
+                found = read(path)
+            except Damaged as error:
+                wrong = wrong or error
+                continue
+            if wrong:
+                log.warning("%s; the checkpoint before it is used", str(wrong).removesuffix(f"; {AGAIN}"))
+                if mend:
+                    (folder / NEWEST).unlink(missing_ok=True)
+            return found
+    if wrong:
+        raise wrong
+    return None

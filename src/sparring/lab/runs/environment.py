@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,15 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "commit": commit(),
     }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What decides the last digits and is not as it was, in words; nothing where all is.
+
+    >>> changes({"python": "3.11.2", "packages": {"torch": "2.6"}}, {"python": "3.11.2", "packages": {"torch": "2.7"}})
+    'torch 2.6 -> 2.7'
+    """
+    old = {"python": before.get("python"), "cpu": before.get("cpu"), **before.get("packages", {})}
+    new = {"python": now.get("python"), "cpu": now.get("cpu"), **now.get("packages", {})}
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)

@@ -6,22 +6,41 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import checkpoint
+from ..data.files import folder_of
+from ..data.fingerprint import fingerprint, noted
 from ..errors import RunError
-from ..registry import task as find_task
-from .run import prepare
+from ..registry import task_of
 from ..task import Setting
 from ..training.train import Session, score
+from . import checkpoint
+from .files import Damaged, read_json
+from .folder import refuse_other_data
+from .run import prepare
+from .shapes import CONFIG, DATA, RESULT
 
 
 def setting_of(folder: Path, data: Path | None = None) -> Setting:
     """What a run folder says was asked for."""
     if not (folder / "config.json").exists():
         raise RunError(f"{folder} is not a run folder (it has no config.json)")
+    config = read_json(folder / "config.json", CONFIG)
     names = ("task", "method", "scale", "seed", "values", "overrides")
-    config = checkpoint.read_record(folder / "config.json", *names)
-    find_task(config["task"]).method(config["method"])
-    return Setting(data=data, **{name: config[name] for name in names})
+    setting = Setting(data=data, source=config.get("source", ""), **{name: config[name] for name in names})
+    task_of(setting).method(setting.method)
+    return setting
+
+
+def best_weights(folder: Path) -> dict[str, Any]:
+    """The best weights of a run; of a finished one, those that its result is about and no others."""
+    parts, done = checkpoint.load(folder) or {}, (folder / "result.json").exists()
+    if not parts.get("best") and not (done and "best" in parts):  # a closed form is done without parameters
+        raise RunError(f"{folder} has no weights yet; let `sparring run` finish an epoch first")
+    if done:
+        wanted = read_json(folder / "result.json", RESULT).get("weights")
+        index = checkpoint.index_of(folder / checkpoint.NEWEST)
+        if wanted not in (None, index.get("best", {}).get("sha256")):
+            raise Damaged(f"the weights in {folder} are not those of its result; the same `sparring run` mends it")
+    return dict(parts["best"])
 
 
 def load_run(folder: Path, data: Path | None = None) -> Session:
@@ -32,13 +51,14 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
         data: folder of the real data, where the task needs it.
     """
     setting = setting_of(folder, data)
-    parts = checkpoint.load(folder)
-    if not parts or not parts.get("best"):
-        raise RunError(f"{folder} has no weights yet; let `sparring run` finish an epoch first")
-    session = prepare(setting)
+    weights = best_weights(folder)
+    with noted() as files:
+        session = prepare(setting)
+    if (folder / "files.json").exists():
+        refuse_other_data(folder, read_json(folder / "files.json", DATA)["files"], fingerprint(files, folder_of(data)))
     try:
-        session.model.load_state_dict(parts["best"])
-    except RuntimeError as error:
+        session.model.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise RunError(
             f"the weights in {folder} do not fit the model that its settings and data make now; "
             "was it trained on other data, or by another version?"

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -12,15 +12,20 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import nn
+from torch import Tensor, nn
 
-from . import checkpoint
 from ..data import DataError
-from ..errors import Interrupted, LabError, first_line
-from ..registry import task as find_task
-from .folder import Folder, read_metrics
+from ..data.files import folder_of as folder_of_data
+from ..data.fingerprint import fingerprint, noted
+from ..errors import Interrupted, LabError, RunError, first_line
+from ..registry import task_of
+from ..source import blamed_on
 from ..task import Data, Setting, Task
 from ..training.train import Session, keep_best, score, train, undisturbed
+from . import checkpoint
+from .files import locked, log, read_json, write_json
+from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
+from .shapes import RESULT
 
 Watch = Callable[[Session], None]
 
@@ -41,13 +46,23 @@ def start_equal(task: Task, setting: Setting, data: Data) -> nn.Module:
     return model
 
 
-def prepare(setting: Setting, accelerator: Accelerator | None = None) -> Session:
-    """Data, model, objective and optimiser of a run, before its first step."""
-    task = find_task(setting.task)
+def prepare(
+    setting: Setting, accelerator: Accelerator | None = None, start: Mapping[str, Tensor] | None = None
+) -> Session:
+    """Data, model, objective and optimiser of a run, before its first step.
+
+    Args:
+        setting: what to run.
+        accelerator: this process's place among the others.
+        start: weights of the stage that the run starts from.
+    """
+    task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
     data = task.load(setting)
     model = start_equal(task, setting, data).to(accelerator.device)
+    if start is not None and task.stage is not None:
+        task.stage.adopt(model, start)
     method = task.method(setting.method)
     set_seed(setting.seed, device_specific=True)
     objective = method.objective(model, setting, data) if method.objective else None
@@ -60,27 +75,39 @@ def accelerate(setting: Setting) -> Accelerator:
 
 
 @contextmanager
-def blamed_on_changes(setting: Setting) -> Iterator[None]:
-    """A run that cannot be set up with what the user changed is the user's to put right."""
+def blamed_on_changes(setting: Setting, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """A run that cannot be set up or take its first step with what the user changed is the user's to put right.
+
+    Args:
+        setting: what to run.
+        begun: whether a step was taken; from then on only a `ValueError` can be about the settings.
+    """
     try:
         yield
     except DataError:
         raise
     except (ValueError, RuntimeError) as error:
-        if not setting.overrides:
+        if not setting.overrides or (begun() and not isinstance(error, ValueError)):
             raise
         changes = ", ".join(f"{name}={value}" for name, value in setting.overrides.items())
-        raise LabError(f"{setting.task} cannot be set up with {changes}: {first_line(error)}") from error
+        raise LabError(f"{setting.task} cannot be run with {changes}: {first_line(error)}") from error
 
 
 def finish(session: Session, folder: Folder) -> dict[str, Any]:
-    """Score the best epoch's weights on the test split and write result.json: the run is done."""
+    """Score the best epoch's weights on the test split; save everything, then say finished.
+
+    `result.json` comes after the checkpoint and the figures and names the weights it is about. What follows it only
+    makes room. A kill anywhere in between goes on from the checkpoint and ends in the same files.
+    """
     if not session.best_weights:
         keep_best(session, score(session, "validation"))
+    folder.save(session)
     session.model.load_state_dict(session.best_weights)
-    task, epochs = session.task, read_metrics(folder.path)
-    result = {
+    task, epochs = session.task, read_metrics(folder.path) if folder.main else []
+    result: dict[str, Any] = {
         "task": task.name,
+        "summary": task.summary,
+        "baseline": task.baseline,
         "score": task.score,
         "better": task.better,
         "epochs": session.progress.epoch,
@@ -94,10 +121,56 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
     if folder.main:
         with undisturbed(session.model):
             figures = task.figures(session.model, session.data, session.setting)
-        checkpoint.write_json(folder.path / "figures.json", figures)
-        checkpoint.write_json(folder.path / "result.json", result)
-        checkpoint.save(folder.path, {"best": session.best_weights})  # a finished run needs no optimiser state
+        write_json(folder.path / "figures.json", {"figures": figures})
+        result["weights"] = checkpoint.index_of(folder.path / checkpoint.NEWEST)["best"]["sha256"]
+        write_json(folder.path / "result.json", result)
+        tidy(folder.path)
     return result
+
+
+def tidy(path: Path) -> None:
+    """Make room: a finished run needs its best weights, not the optimiser's state nor an older checkpoint."""
+    index = checkpoint.index_of(path / checkpoint.NEWEST)
+    if set(index) != {"best"} or (path / checkpoint.OLDER).exists():
+        checkpoint.keep_only(path, "best")
+
+
+def reopened(path: Path, setting: Setting) -> dict[str, Any] | None:
+    """The result of a finished run, checked; None (and no `result.json`) where something is left to do."""
+    if not (path / "result.json").exists():
+        return None
+    result = finished(path)
+    if result is None:
+        log.warning("%s says finished, but not all of its files are good; what is missing is done again", path)
+        checkpoint.forget_weights(path)
+        (path / "result.json").unlink()
+        return None
+    check_finished_data(path, setting)
+    tidy(path)
+    return result
+
+
+def stage_weights(
+    setting: Setting, path: Path, command: str, checkpoint_every: float, watch: Watch, stop: threading.Event
+) -> Mapping[str, Tensor] | None:
+    """What the run's stage learnt; done first where it is not there yet, waited for where another process is at it."""
+    stage = task_of(setting).stage
+    first = stage.run(setting) if stage else None
+    if first is None:
+        return None
+    folder = folder_of(root_of(path, setting), first)
+
+    def wait() -> None:
+        if stop.is_set():
+            raise Interrupted(f"stopped while another process works on {folder}; the same command goes on from there")
+        time.sleep(0.2)
+
+    execute(first, folder, command, checkpoint_every, watch, wait=wait)
+    parts = checkpoint.load(folder)
+    if not parts or not parts.get("best"):
+        raise RunError(f"{folder} is finished but holds no weights; delete it to do this stage again")
+    weights: Mapping[str, Tensor] = parts["best"]
+    return weights
 
 
 def execute(
@@ -107,8 +180,11 @@ def execute(
     checkpoint_every: float = 30.0,
     watch: Watch = lambda session: None,
     tensorboard: bool = False,
+    wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Do a run, or the rest of it; returns its result. A finished run is read, not repeated.
+
+    The stage that a run starts from is done first, in a folder of its own.
 
     Args:
         setting: what to run.
@@ -117,17 +193,26 @@ def execute(
         checkpoint_every: seconds between checkpoints; 0 takes one after every update.
         watch: called after every batch.
         tensorboard: also write TensorBoard event files into the folder.
+        wait: called again and again while another process works on this run; without it that is an error.
     """
     accelerator = accelerate(setting)
     main = accelerator.is_main_process
-    with checkpoint.locked(path) if main else nullcontext(), stop_signals() as stop:
+    with locked(path, wait) if main else nullcontext(), stop_signals() as stop, blamed_on(setting.source):
         folder = Folder(path, setting, main)
         folder.open(command)
+        done = reopened(path, setting) if main else None
         accelerator.wait_for_everyone()
         if (path / "result.json").exists():
-            return checkpoint.read_json(path / "result.json")
-        with blamed_on_changes(setting):
-            session = prepare(setting, accelerator)
+            return done or read_json(path / "result.json", RESULT)
+        begun = checkpoint.resumable(path)  # what a stage learnt is in there already
+        start = None if begun else stage_weights(setting, path, command, checkpoint_every, watch, stop)
+        with blamed_on_changes(setting), noted() as files:
+            session = prepare(setting, accelerator, start)
+        folder.check_data(fingerprint(files, folder_of_data(setting.data)))
+        accelerator.wait_for_everyone()
+        folder.check_environment()
+        if main and session.data.record:
+            write_json(path / "data.json", session.data.record)
         folder.restore(session)
         write_events = events(path) if tensorboard and main else lambda record: None
 
@@ -151,7 +236,8 @@ def execute(
                 folder.append(record)
             write_events(record)
 
-        train(session, after_batch, after_epoch)
+        with blamed_on_changes(setting, lambda: session.progress.step > 0):
+            train(session, after_batch, after_epoch)
         return finish(session, folder)
 
 

@@ -6,6 +6,7 @@ example to copy.
 
 MODULES: tuple[str, ...] = (
     "sequences",
+    "language",
     "few_labels",
     "toy",
     "glue",
@@ -14,4 +15,5 @@ MODULES: tuple[str, ...] = (
     "attention",
     "dropouts",
     "segmentation",
+    "own",
 )

@@ -5,7 +5,7 @@ The part to read is `train`; `Session` holds what it moves and turns it into a c
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..data.batches import epoch
 from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
+from ..text import Memory
 from .randomness import random_state, restore_random_state
 from .settings import check
 from .stream import Stream
@@ -80,20 +81,24 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
+        self.memory = Memory(self.model) if self.data.text else None
         self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
         self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
         self.per_epoch = len(self.plan(0))
-        self.total = self.per_epoch * self.setting["epochs"]
+        epochs = range(self.setting["epochs"])
+        self.total = sum(len(self.plan(k)) for k in epochs) if self.data.text else self.per_epoch * len(epochs)
         self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training
 
-    def plan(self, number: int) -> list[Tensor]:
+    def plan(self, number: int) -> Sequence[Any]:
         """The examples of every batch of an epoch, those of all processes together."""
         train, processes = self.data.train, self.accelerator.num_processes
         size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
+        if self.data.text:
+            return self.windows(number)
         if count := self.setting["epoch_batches"]:
             return [self.labelled.draw((number * count + k) * size, size) for k in range(count)]
         try:
@@ -101,14 +106,29 @@ class Session:
         except ValueError as error:
             raise LabError(str(error)) from error
 
-    def batches(self) -> Iterator[Tensor]:
+    def windows(self, number: int) -> Sequence[slice]:
+        """The windows of an epoch of the text."""
+        assert self.data.text is not None
+        try:
+            return self.data.text.windows(
+                self.setting["batch"] * self.accelerator.num_processes, self.setting.seed, number
+            )
+        except ValueError as error:
+            raise LabError(str(error)) from error
+
+    def batches(self) -> Iterator[Any]:
         """The index of each batch of this epoch that is still to come: this process's share of it.
 
         The order depends on the seed and the epoch alone, so methods, resumed runs and other numbers of processes see
         the same examples together.
         """
         p, rank = self.progress, self.accelerator.process_index
-        for index in self.plan(p.epoch)[p.batch :]:
+        plan = self.plan(p.epoch)
+        self.per_epoch = len(plan)
+        for index in plan[p.batch :]:
+            if self.data.text:
+                yield index
+                continue
             share = -(-len(index) // self.accelerator.num_processes)
             yield index[rank * share : (rank + 1) * share]
 
@@ -120,6 +140,19 @@ class Session:
         size, rank = share * self.accelerator.num_processes, self.accelerator.process_index
         index = self.unlabelled.draw(self.progress.step * size, size)[rank * share : (rank + 1) * share]
         return {"unlabelled": send_to_device(split.batch(index)[0], self.accelerator.device)}
+
+    def batch(self, index: Any) -> tuple[Any, Any]:
+        """The examples of an index as `(inputs, targets)`, on the device."""
+        share, rank = self.setting["batch"], self.accelerator.process_index
+        if self.data.text and self.memory:
+            carried = self.memory.begin(first=self.progress.batch == 0)
+            found = self.data.text.batch(
+                index, share * self.accelerator.num_processes, slice(rank * share, (rank + 1) * share), carried
+            )
+        else:
+            found = self.data.train.batch(index)
+        inputs, targets = send_to_device(found, self.accelerator.device)
+        return inputs, targets
 
     def losses(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The objective's losses, computed in the precision asked for (the backward passes happen outside of it)."""
@@ -150,8 +183,18 @@ class Session:
             "update": self.update.state_dict(),
             "random": random_state(self.accelerator),
             "progress": asdict(self.progress),
+            "carried": self.carried(),
         }
         return {"state": state, "best": dict(self.best_weights)}
+
+    def carried(self) -> list[Any]:
+        """What each process's model remembers of a stream, in the order of their ranks."""
+        own = self.memory.carried if self.memory else None
+        if self.accelerator.num_processes == 1:
+            return [own]
+        every: list[Any] = [None] * self.accelerator.num_processes
+        torch.distributed.all_gather_object(every, own)
+        return every
 
     def restore(self, parts: dict[str, Any]) -> None:
         """The inverse of `state`."""
@@ -160,6 +203,9 @@ class Session:
         owner.load_state_dict(state["model"])
         self.update.load_state_dict(state["update"])
         self.progress, self.best_weights = Progress(**state["progress"]), parts["best"]
+        if self.memory:
+            own = state["carried"][self.accelerator.process_index]
+            self.memory.carried = send_to_device(own, self.accelerator.device)
         restore_random_state(state["random"], self.accelerator)
 
 
@@ -181,6 +227,11 @@ def score(session: Session, split: str) -> dict[str, float]:
     with undisturbed(session.model), torch.no_grad():
         torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
         return session.task.evaluate(session.model, chosen, session.setting)
+
+
+def signed(task: Task, scores: dict[str, float]) -> float:
+    """The deciding figure, turned so that smaller is better."""
+    return scores[task.score] * (1 if task.better == "lower" else -1)
 
 
 def keep_best(session: Session, scores: dict[str, float]) -> None:
@@ -205,22 +256,25 @@ def train(
     while objective and p.epoch < setting["epochs"] and not 0 < setting["patience"] <= p.epoch - p.best_epoch:
         for index in session.batches():
             started = time.process_time()
-            inputs, targets = send_to_device(session.data.train.batch(index), accelerator.device)
+            inputs, targets = session.batch(index)
+            rate = session.data.text.rate(index) if session.data.text else 1.0
             losses = []
             for loss in session.losses(inputs, targets):
                 accelerator.backward(loss)
                 losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
                 if objective.update_each_loss:
-                    session.update()
+                    session.update(rate)
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             if session.settled and not objective.update_each_loss:
-                session.update()
+                session.update(rate)
             if session.settled:
                 session.update.schedule.step()
             p.seconds += time.process_time() - started
             p.add(losses, dict(objective.diagnostics))
             after_batch()
         record = p.close_epoch()
-        record["validation"] = score(session, "validation")
-        keep_best(session, record["validation"])
-        after_epoch(record)
+        with session.update.average.placed():
+            record["validation"] = score(session, "validation")
+            keep_best(session, record["validation"])
+            after_epoch(record)
+        session.update.average.watch(signed(session.task, record["validation"]))

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ...nn.dropout.rates import clamp_after_step, parameter_groups
 from ..task import Setting
+from .averaging import Average
 
 
 def make_optimiser(model: nn.Module, setting: Setting) -> Optimizer:
@@ -53,11 +54,13 @@ def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaL
     warmup, start = setting["warmup"] * total, setting["decay_from"] * total
     start = max(start, warmup)
     floor = setting["lr_end"] / setting["lr"] if setting["lr"] else 0.0
+    epochs = max(1.0, setting["epochs"] * (1 - start / max(1, total)))  # of the decay; gaussian goes by whole ones
     shapes = {
         "constant": lambda share, step: 1.0,
         "linear": lambda share, step: 1 - (1 - floor) * share,
         "cosine": lambda share, step: floor + (1 - floor) * (1 + math.cos(math.pi * share)) / 2,
         "exponential": lambda share, step: setting["lr_decay"] ** step,
+        "gaussian": lambda share, step: math.exp(-(math.floor(share * epochs + 1e-9) ** 2) / (4 * epochs)),
     }
     shape = shapes[setting["schedule"]]
 
@@ -76,17 +79,34 @@ class Update:
     """
 
     def __init__(self, model: nn.Module, setting: Setting, total: int, accelerator: Accelerator) -> None:
-        self.model, self.clip, self.accelerator = model, setting["clip"], accelerator
+        self.model, self.clip, self.clip_value, self.accelerator = (
+            model,
+            setting["clip"],
+            setting["clip_value"],
+            accelerator,
+        )
+        spared = setting["clip_except"]
+        self.clipped = [p for name, p in model.named_parameters() if not spared or not name.startswith(spared)]
         self.optimiser = make_optimiser(model, setting)
         self.schedule = make_schedule(self.optimiser, setting, total)
+        self.average = Average(model, setting["average"], setting["average_patience"])
 
-    def __call__(self) -> None:
+    def __call__(self, rate: float = 1.0) -> None:
+        """One update; `rate` is a factor of the learning rate for this one."""
         if self.accelerator.num_processes > 1:
             self.agree()
         if self.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            nn.utils.clip_grad_norm_(self.clipped, self.clip)
+        if self.clip_value:
+            nn.utils.clip_grad_value_(self.clipped, self.clip_value)
+        rates = [group["lr"] for group in self.optimiser.param_groups]
+        for group, lr in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = lr * rate
         self.optimiser.step()
+        for group, lr in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = lr
         self.optimiser.zero_grad(set_to_none=True)
+        self.average.add()
 
     def agree(self) -> None:
         """One mean over all gradients, and the main process's buffers (batch-norm statistics) for everybody.
@@ -107,11 +127,16 @@ class Update:
     def state_dict(self) -> dict[str, Any]:
         """What exact resumption needs."""
         schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
-        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule}
+        return {
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": schedule,
+            "average": self.average.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.optimiser.load_state_dict(state["optimiser"])
+        self.average.load_state_dict(state["average"])
         self.schedule.load_state_dict({**state["schedule"], "lr_lambdas": self.schedule.state_dict()["lr_lambdas"]})
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ..archives import entries, is_archive
 from ..errors import DataError, MissingData, blame
 from ..files import Folder, as_folder
+from ..fingerprint import note
 from ..streams import unwrap, wrapper
 from .formats import FORMATS, Ratings, format_of
 
@@ -85,10 +86,12 @@ def _files(path: Path) -> Iterator[tuple[str, BinaryIO]]:
     elif not path.is_file():
         raise MissingData("no such file or folder", path)
     elif is_archive(path.name):
+        note(path)
         for name, opened in entries(path):
             if format_of(name) is not None:
                 with unwrap(opened(), wrapper(name), path.stat().st_size, f"{path}/{name}") as stream:
                     yield f"{path.name}/{name}", stream
     else:
+        note(path)
         with blame(path), unwrap(open(path, "rb"), wrapper(path.name), path.stat().st_size, path) as stream:
             yield path.name, stream

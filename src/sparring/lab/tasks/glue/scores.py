@@ -8,7 +8,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor, nn
 
-from ....metrics import expected_calibration_error
+from ....metrics import expected_calibration_error, fit_temperature
 from ...report.figures import Figure, reliability
 from ...task import Data, Setting, Split
 
@@ -55,9 +55,17 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 
 
 def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
-    """The reliability diagram, for classes."""
+    """Reliability before and after temperature scaling (the paper's figure 2), for classes."""
     if data.extra["outputs"] == 1:
         return []
     test = data.test or data.validation
     with torch.no_grad():
-        return [reliability(answers(model, test).softmax(-1), test.targets)]
+        said, held = answers(model, test), answers(model, data.validation)
+    temperature = fit_temperature(held, data.validation.targets)
+    note = f"temperature {temperature:.3g}, fitted on validation"
+    return [
+        reliability(said.softmax(-1), test.targets),
+        reliability(
+            (said / temperature).softmax(-1), test.targets, title="Reliability at a fitted temperature", note=note
+        ),
+    ]

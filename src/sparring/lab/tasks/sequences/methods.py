@@ -59,7 +59,7 @@ def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 
 # Section 5.1 and appendix 4: drop rate .1 for the random masks, delta .03, JS, weight 1; the ramp is the released code's
-# (50 of 100 epochs). `floor(delta * 64)` leaves one flip only at tiny, so the fraction is larger there.
+# (50 of 100 epochs). `floor(delta * 64)` leaves one flip only at tiny, so the share is larger there.
 MASKS = {"keep": 0.9, "weight": 1.0}
 ADD = {"flips": 0.03, "weight": 1.0, "ramp": 0.5}
 WIDER = {"tiny": {"flips": 0.1}}
@@ -72,6 +72,6 @@ METHODS: tuple[Method, ...] = (
     Method("adversarial_dropout", "the worst mask, K = 1", adversarial_dropout, {**ADD, "steps": 1}, WIDER),
     Method("adversarial_dropout_k2", "the worst mask, K = 2", adversarial_dropout, {**ADD, "steps": 2}, WIDER),
     Method("adversarial_training", "loss at the worst input nearby", adversarial, {"radius": 0.5}),
-    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "start": None}),
+    Method("vat", "KL to the worst input nearby", vat, {"radius": 0.5, "start": 1.0}),
     Method("salt", "VAT with a differentiated opponent", salt, {"radius": 0.5, "steps": 1}),
 )

@@ -53,20 +53,19 @@ def digits(setting: Setting) -> Data:
     )
 
 
-@cache
 def read_mnist(folder: Path | None, split: str) -> tuple[Tensor, Tensor]:
-    """MNIST's images in [0, 1] and labels, read once per process."""
+    """MNIST's images in [0, 1] and labels."""
     found = mnist(split, folder)
     return torch.from_numpy(found.images).float().div_(255), torch.from_numpy(found.labels).long()
 
 
 def mnist_sequences(setting: Setting) -> Data:
-    """MNIST's 60,000 digits, the last 5,000 to validate; `examples` and `tested` above 0 take the first so many only."""
+    """MNIST's 60,000 digits, the last 5,000 to validate; `examples`, `validated` and `tested` above 0 take only so many."""
     if setting.scale == "tiny":
         return digits(setting)
     (images, labels), (unseen, answers) = (read_mnist(setting.data, split) for split in ("train", "test"))
     count, tested = setting["examples"] or 55_000, setting["tested"] or 10_000
-    held = slice(55_000, 55_000 + min(5_000, tested))
+    held = slice(55_000, 55_000 + (setting["validated"] or min(5_000, tested)))
     return Data(
         train=Split(sequences(images[:count], setting), labels[:count]),
         validation=Split(sequences(images[held], setting), labels[held]),
@@ -104,6 +103,7 @@ PAPER: dict[str, Value] = {
     "pool": 1,
     "step": 1,
     "examples": 0,
+    "validated": 0,
     "tested": 0,
 }
 SMALL: dict[str, Value] = {**PAPER, "epochs": 5, "step": 28, "examples": 10_000}  # a row of 28 pixels at a time

@@ -11,7 +11,7 @@ DENSE_BINS = 4096  # above this many bins between the extremes, only the bins th
 BATCH_BINS = 1 << 22
 
 
-class Census(NamedTuple):
+class UnitCounts(NamedTuple):
     """How many active units of each member fall into each bin.
 
     Attributes:
@@ -62,11 +62,11 @@ def check_sizes(sizes: list[int], uneven: bool) -> None:
         )
 
 
-def take(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) -> Census:
+def count_units(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) -> UnitCounts:
     """Count active units per (example or batch, member, bin); batch counts are summed over the ranks.
 
-    >>> census = take(torch.tensor([[0, 2, 2, 3]]), levels=3, sizes=[2, 2], batchwise=False)
-    >>> census.counts
+    >>> found = count_units(torch.tensor([[0, 2, 2, 3]]), levels=3, sizes=[2, 2], batchwise=False)
+    >>> found.counts
     tensor([[[1., 0., 1.],
              [0., 0., 1.]]])
 
@@ -74,7 +74,7 @@ def take(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) -> Census
         bins: bin of every unit, members side by side, (B, U): 0..levels-1, or ``levels`` for an inactive unit.
         levels: number of bins.
         sizes: units of each member, in order.
-        batchwise: one census for the whole batch (and all ranks) instead of one per example.
+        batchwise: one count for the whole batch (and all ranks) instead of one per example.
     """
     width = levels + 1
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(bins.device) * width  # (U,)
@@ -87,7 +87,7 @@ def take(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) -> Census
     if batchwise and distributed():
         counts = counts.contiguous()
         dist.all_reduce(counts)
-    return Census(counts, place)
+    return UnitCounts(counts, place)
 
 
 def compact(bins: Tensor, active: Tensor, first: int, last: int, batchwise: bool) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,93 @@
+"""The records of studies: one JSON line a finished run, appended and never edited.
+
+Several processes may append to one file, and a process may be killed while it does: a line is written whole under a
+lock, and a torn line is seen and left out.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import RunError
+from ..runs.files import plain
+from ..task import Setting
+
+Role = Literal["tuning", "evaluation"]
+ENTRIES = ("task", "scale", "method", "values", "seed", "role", "version", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run as a file of records holds it; `entries` is the whole line."""
+
+    entries: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return int(self.entries["seed"])
+
+    def figure(self, split: str, name: str) -> float:
+        """A figure of a split; nan where it is undefined or the run diverged."""
+        value = (self.entries[split] or {}).get(name)
+        return float("nan") if value is None else float(value)
+
+    def of(self, setting: Setting, role: Role, version: int) -> bool:
+        """Whether it is the run of that setting in that role.
+
+        A setting that the record does not know came later; its default is what used to happen without it.
+        """
+        mine, theirs = self.entries, setting
+        if (mine["task"], mine["scale"], mine["method"]) != (theirs.task, theirs.scale, theirs.method):
+            return False
+        if (mine["seed"], mine["role"], mine["version"]) != (theirs.seed, role, version):
+            return False
+        known = mine["values"]
+        return all(known.get(name, later) == value for name, value, later in sides(theirs))
+
+
+def sides(setting: Setting) -> list[tuple[str, Any, Any]]:
+    """Every setting with its value, and what to take where a record lacks it: the same, unless the study asks for it."""
+    return [(name, value, None if name in setting.overrides else value) for name, value in setting.values.items()]
+
+
+def append(path: Path, entries: Mapping[str, Any]) -> None:
+    """Add one line: whole or not at all, whoever else is writing."""
+    line = (json.dumps(plain(entries), sort_keys=True) + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            size = os.fstat(place).st_size
+            torn = size > 0 and os.pread(place, 1, size - 1) != b"\n"  # somebody was killed in the middle of a line
+            left = memoryview(b"\n" * torn + line)
+            while left:
+                left = left[os.write(place, left) :]
+            os.fsync(place)
+        finally:
+            os.close(place)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}; make room and run again") from error
+
+
+def read(path: Path) -> list[Record]:
+    """Every whole record of a file; lines that are torn or of another make are left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    found = []
+    for line in lines:
+        try:
+            entries = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entries, dict) and all(name in entries for name in ENTRIES):
+            found.append(Record(entries))
+    return found

@@ -1,0 +1,121 @@
+"""A study as its records show it: one row for every arm, one finding for every part of the claim."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..statistics import Difference, mean, paired, spread
+from ..task import Value
+from .plan import Progress
+from .records import Record, read
+from .study import Arm, Expect, Study
+from .verdict import FEWEST, Finding, Verdict, judge_all, together
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm: what was chosen for it, how it did on the evaluation seeds, what it cost."""
+
+    arm: Arm
+    trial: Mapping[str, Value] | None
+    values: Mapping[int, float]
+    diverged: int  # evaluation runs without a figure, which are in no mean
+    to_baseline: Difference | None
+    to_control: Difference | None
+    passes: float
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        return mean(list(self.values.values()))
+
+    @property
+    def spread(self) -> float | None:
+        return spread(list(self.values.values()))
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that is shown about a study."""
+
+    study: Study
+    rows: tuple[Row, ...]
+    findings: tuple[tuple[Expect, Finding], ...]
+    done: int
+    total: int
+    seconds: float  # CPU time of all of its records
+
+    @property
+    def verdict(self) -> Verdict:
+        return together([finding for _, finding in self.findings])
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        if not self.done:
+            return "open: nothing has been run"
+        parts = [describe(self.study, expect, finding) for expect, finding in self.findings]
+        parts += [f"{row.arm.name} diverged with {row.diverged} seeds" for row in self.rows if row.diverged]
+        return f"{self.verdict}: {'; '.join(parts)}"
+
+
+def describe(study: Study, expect: Expect, finding: Finding) -> str:
+    """One part of a claim in words."""
+    what = f"{expect.arm} against {expect.than}"
+    if not finding.gains:
+        return f"{what} has not been run"
+    text = f"{what} {finding.mean:+.3g}"
+    if finding.interval is not None:
+        text += f" [{finding.interval[0]:+.3g}, {finding.interval[1]:+.3g}]"
+    if expect.effect is not None:
+        text += f", reported {expect.effect:+.3g}"
+    if finding.verdict == "refuted" and finding.interval is not None and finding.interval[0] > 0:
+        return f"{text}: helps, but by less than half of what is reported"
+    if finding.verdict == "open":
+        if len(finding.gains) < FEWEST:
+            return f"{text}: open after {len(finding.gains)} of {len(study.seeds)} seeds"
+        return f"{text}: open, {finding.seeds or 'more than 1,000'} seeds would settle it"
+    return f"{text}: {finding.verdict}"
+
+
+def results(study: Study, folder: Path, data: Path | None = None) -> Results:
+    """Read the records of a study and judge them."""
+    progress = Progress(study, read(folder / study.file), data)
+    found = {arm.name: progress.evaluation(arm) for arm in study.arms}
+    values = {name: figures(study, records) for name, records in found.items()}
+
+    def against(name: str, other: str) -> Difference | None:
+        common = [seed for seed in values[name] if other in values and seed in values[other]]
+        if not common or name == other:
+            return None
+        return paired([values[other][seed] for seed in common], [values[name][seed] for seed in common])
+
+    rows = []
+    for arm in study.arms:
+        records = list(found[arm.name].values())
+        rows.append(
+            Row(
+                arm,
+                progress.chosen(arm),
+                values[arm.name],
+                len(records) - len(values[arm.name]),
+                against(arm.name, study.baseline),
+                against(arm.name, arm.control),
+                mean([r.entries["passes_per_step"] for r in records if "passes_per_step" in r.entries]),
+                mean([r.entries["seconds"] for r in records if "seconds" in r.entries]),
+            )
+        )
+    parts = []
+    for expect in study.expects:
+        mine, theirs = values[expect.arm], values[expect.than]
+        parts.append(([study.gain(theirs[seed], mine[seed]) for seed in mine if seed in theirs], expect.effect))
+    spent = sum(record.entries.get("seconds") or 0.0 for record in progress.records)
+    findings = tuple(zip(study.expects, judge_all(parts), strict=True))
+    return Results(study, tuple(rows), findings, progress.done, progress.total, spent)
+
+
+def figures(study: Study, records: Mapping[int, Record]) -> dict[int, float]:
+    """The deciding figure by seed; a run that diverged has none and is left out of the means."""
+    found = {seed: record.figure("test", study.metric) for seed, record in sorted(records.items())}
+    return {seed: value for seed, value in found.items() if not math.isnan(value)}

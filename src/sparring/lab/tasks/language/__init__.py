@@ -1,0 +1,5 @@
+"""Word-level language models."""
+
+from .task import TASKS
+
+__all__ = ["TASKS"]

@@ -1,0 +1,106 @@
+"""A ball of one's own plays, attacks and is audited like ours."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparring as sp
+from sparring.metrics import audit, sweep
+
+
+@dataclass(frozen=True)
+class Weighted(sp.Ball):
+    """Three things are said: the radius, the norm, the projection."""
+
+    radius: float
+    weights: tuple[float, ...] = (1.0, 2.0, 0.5, 1.0)
+
+    def norm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return (sp.balls.masked(x, valid) * torch.tensor(self.weights, dtype=x.dtype)).flatten(1).norm(dim=1)
+
+    def project(self, x: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+        share = (self.radius / self.norm(x, valid).clamp_min(1e-30)).clamp_max(1)
+        return sp.balls.masked(x, valid) * share.view(-1, *(1,) * (x.dim() - 1))
+
+
+class Everything(nn.Module):
+    """Notes every input it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.seen = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach().clone())
+        return self.net(x)
+
+
+@pytest.mark.parametrize(
+    "player",
+    [
+        lambda ball: sp.Noise(ball),
+        lambda ball: sp.FastGradient(ball),
+        lambda ball: sp.PGD(ball, steps=3),
+        lambda ball: sp.PGD(ball, steps=2, start="uniform", unroll="autograd"),
+        lambda ball: sp.PGD(ball, steps=2, start="uniform", unroll="finite_difference"),
+    ],
+)
+def test_every_player_stays_inside_and_the_last_step_is_taken(player: Any) -> None:
+    model, ball = Everything(), Weighted(0.5)
+    x, y = torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    sp.Objective(model, sp.cross_entropy, sp.Term(sp.Input(), player(ball)))(x, y).backward()
+    norms = torch.stack([ball.norm(seen - x) for seen in model.seen])
+    assert bool((norms <= 0.5 * (1 + 1e-3)).all())  # finite differences look a little beside
+    assert float(norms[-1].max()) > 0.1
+
+
+def test_attacks_sweeps_and_audits_take_it() -> None:
+    model, ball = Everything(), Weighted(0.8)
+    x = torch.rand(20, 4)
+    y = model(x).argmax(1)
+    for attack in (sp.attacks.FGSM(ball), sp.attacks.PGD(ball), sp.attacks.RandomSearch(ball, queries=10)):
+        found = attack(model, x, y)
+        assert bool((ball.norm(found - x) <= 0.8 * (1 + 1e-5)).all())
+    assert sweep(model, sp.attacks.PGD(ball), x, y, [0.0, 2.0]).plain[0] == 1.0
+    result = audit(model, x, y, ball, steps=3, restarts=1, queries=5)
+    assert result.usual < 1
+    assert "Weighted" in str(result)
+    with pytest.raises(ValueError, match="it knows L2 and Linf balls"):
+        sp.attacks.AutoAttack(ball)
+
+
+def test_what_is_not_a_ball_is_refused_with_the_object_to_write() -> None:
+    class Loose:
+        radius = 1.0
+
+    for player in (sp.Noise, sp.FastGradient, sp.PGD):
+        with pytest.raises(
+            TypeError, match=r"\(ball=2\): a number does not say which norm; write ball=sp.L2\(2\) or ball=sp.Linf\(2\)"
+        ):
+            player(2)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"or a subclass of sp\.Ball"):
+            player(Loose())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"or a subclass of sp\.Ball"):
+        sp.PGD(sp.Flips(0.1))  # type: ignore[arg-type]
+
+
+def test_a_ball_that_is_no_dataclass_says_what_a_sweep_needs() -> None:
+    class Handmade(Weighted):
+        pass
+
+    class Plain(sp.Ball):
+        radius = 1.0
+
+        def norm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+            return x.flatten(1).norm(dim=1)
+
+        def project(self, x: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+            return x
+
+    assert Handmade(1.0).with_radius(2.0).radius == 2.0
+    with pytest.raises(TypeError, match="Plain: make it a dataclass, or write with_radius"):
+        Plain().with_radius(2.0)

@@ -1,0 +1,22 @@
+"""The page of claims is what the records say; theorems name tests that exist."""
+
+import re
+from pathlib import Path
+
+from sparring.lab.studies.page import pages
+from sparring.lab.studies.theorems import THEOREMS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_page_is_up_to_date() -> None:
+    for name, text in pages(ROOT / "studies").items():
+        path = ROOT / "docs" / name
+        there = path.read_text() if path.exists() else ""
+        assert there == text, f"docs/{name} is old: run `sparring study docs`"
+
+
+def test_every_theorem_has_its_test() -> None:
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for theorem in THEOREMS:
+        assert re.search(rf"^def {theorem.test}\(", tests, re.M), theorem.test

@@ -1,0 +1,75 @@
+"""Records: whole lines whoever writes, torn lines seen, runs recognised."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+from sparring.lab.registry import task
+from sparring.lab.studies.records import Record, append, read
+
+LINE = {
+    "task": "t",
+    "scale": "tiny",
+    "method": "m",
+    "values": {},
+    "role": "tuning",
+    "version": 1,
+    "validation": {},
+    "test": None,
+}
+
+
+def write_many(path: str, writer: int) -> None:
+    for k in range(40):
+        append(Path(path), {**LINE, "seed": 1000 * writer + k, "padding": "x" * 5000})
+
+
+def test_two_processes_never_interleave(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "a.jsonl"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_many, args=(str(path), k)) for k in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(record.seed for record in read(path)) == sorted(1000 * w + k for w in range(3) for k in range(40))
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_a_torn_line_is_left_out_and_hurts_no_later_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    append(path, {**LINE, "seed": 1})
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1, 2 * len(whole)):
+        path.write_bytes((whole + whole)[:cut])
+        assert [r.seed for r in read(path)] == [1] * (1 + (cut == 2 * len(whole) - 1))
+    append(path, {**LINE, "seed": 2})
+    path.write_bytes(path.read_bytes()[:-30])
+    append(path, {**LINE, "seed": 3, "error": float("nan")})
+    seeds = [r.seed for r in read(path)]
+    assert seeds[-1] == 3
+    assert 2 not in seeds
+    assert read(tmp_path / "absent.jsonl") == []
+
+
+def test_lines_of_another_make_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('[1, 2]\n{"seed": 3}\nnull\n\xff\n', encoding="latin-1")
+    assert read(path) == []
+
+
+def test_a_record_belongs_to_its_setting_seed_role_and_version() -> None:
+    entry = task("few-labels-digits")
+    setting = entry.setting("noise", seed=3, overrides={"radius": 0.5})
+    line = {**LINE, "task": entry.name, "method": "noise", "seed": 3, "values": dict(setting.values)}
+    mine = Record(json.loads(json.dumps(line)))
+    assert mine.of(setting, "tuning", 1)
+    assert not mine.of(setting, "evaluation", 1)
+    assert not mine.of(setting, "tuning", 2)
+    assert not mine.of(entry.setting("noise", seed=4, overrides={"radius": 0.5}), "tuning", 1)
+    assert not mine.of(entry.setting("noise", seed=3, overrides={"radius": 1.0}), "tuning", 1)
+    assert not mine.of(entry.setting("plain", seed=3), "tuning", 1)
+    # A setting that came later is at its default in old records, unless the study asks for something.
+    older = Record({**line, "values": {k: v for k, v in line["values"].items() if k != "weight"}})
+    assert older.of(setting, "tuning", 1)
+    assert not older.of(entry.setting("noise", seed=3, overrides={"radius": 0.5, "weight": 2.0}), "tuning", 1)

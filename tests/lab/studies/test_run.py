@@ -1,0 +1,134 @@
+"""Studies from end to end: tuned on validation, evaluated, stopped and taken up again, shown."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparring.lab.cli.main import main
+from sparring.lab.errors import LabError
+from sparring.lab.studies import Arm, Expect, Study, over
+from sparring.lab.studies.library import from_file, studies, study
+from sparring.lab.studies.plan import Progress, wanted
+from sparring.lab.studies.records import Record, read
+
+OWN = """
+from sparring.lab.studies import Arm, Expect, Study, over
+STUDY = Study(
+    name="mine", claim="noise helps", source="a hunch", task="few-labels-digits", scale="tiny", metric="error",
+    better="lower", arms=(Arm("plain"), Arm("noise", over("radius", 0.5, 1.0), control="plain")),
+    expects=(Expect("noise", "plain", 5.0),), settings={"epochs": 1, "epoch_batches": 4}, seeds=(0, 1))
+"""
+
+
+def make(**changes: object) -> Study:
+    arms = (Arm("plain"), Arm("noise", over("radius", 0.5, 1.0, 2.0)))
+    study = Study("s", "c", "", "few-labels-digits", "tiny", "error", "lower", arms, (Expect("noise", "plain"),))
+    return replace(study, **changes)  # type: ignore[arg-type]
+
+
+def record(run: object, value: float | None) -> Record:
+    setting = run.setting  # type: ignore[attr-defined]
+    line = {"task": setting.task, "scale": setting.scale, "method": setting.method, "values": dict(setting.values)}
+    line |= {"seed": setting.seed, "role": run.role, "version": 1}  # type: ignore[attr-defined]
+    return Record({**line, "validation": {"error": value}, "test": {"error": value}})
+
+
+def test_every_tuned_arm_has_equally_many_trials_and_seeds_stay_apart() -> None:
+    with pytest.raises(LabError, match="equally many trials"):
+        make(arms=(Arm("plain"), Arm("noise", over("radius", 1.0, 2.0)), Arm("vat", over("radius", 1.0))))
+    with pytest.raises(LabError, match="never both"):
+        make(tuning_seeds=(0,))
+    with pytest.raises(LabError, match="must name arms"):
+        make(expects=(Expect("salt", "plain"),))
+    for entry in studies().values():
+        assert len(entry.seeds) >= 5
+        for arm in entry.arms:
+            for trial in arm.trials or ({},):
+                assert wanted(entry, arm, trial, "evaluation")  # every setting exists and fits
+
+
+def test_tuning_comes_first_and_chooses_on_validation() -> None:
+    entry = make(tuning_seeds=(100, 101), seeds=(0, 1, 2, 3, 4))
+    plain, noise = entry.arms
+    progress = Progress(entry, [])
+    assert [run.label for run in progress.missing()][:6] == [
+        *(f"evaluation plain seed {k}" for k in range(5)),
+        "tuning noise radius=0.5 seed 100",
+    ]
+    tuned = {0.5: 9.0, 1.0: 7.0, 2.0: float("nan")}
+    for trial in noise.trials:
+        for run in wanted(entry, noise, trial, "tuning"):
+            progress.records.append(record(run, tuned[trial["radius"]]))
+    assert progress.chosen(noise) == {"radius": 1.0}
+    later = [run.label for run in progress.missing() if run.arm is noise]
+    assert later == [f"evaluation noise radius=1.0 seed {k}" for k in range(5)]
+    assert (progress.done, progress.total) == (6, 5 + 6 + 5)
+    # Records of the evaluation change nothing about the choice.
+    for run in wanted(entry, noise, {"radius": 0.5}, "evaluation"):
+        progress.records.append(record(run, 0.0))
+    assert progress.chosen(noise) == {"radius": 1.0}
+    assert plain.trials == ()
+
+
+def test_a_study_of_ones_own_runs_stops_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, records = tmp_path / "mine.py", tmp_path / "records"
+    file.write_text(OWN)
+    common = ["--records", str(records)]
+    run = ["study", "run", str(file), *common, "--out", str(tmp_path / "out"), "--cores", "2"]
+    assert main([*run, "--limit", "3"]) == 0
+    assert "3 runs are still to be done" in capsys.readouterr().out
+    assert main(run) == 0
+    assert "complete" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (records / "mine.jsonl").read_text().splitlines()]
+    assert sorted((line["role"], line["arm"], line["seed"]) for line in lines) == [
+        ("evaluation", "noise", 0), ("evaluation", "noise", 1), ("evaluation", "plain", 0), ("evaluation", "plain", 1),
+        ("tuning", "noise", 100), ("tuning", "noise", 100),
+    ]  # fmt: skip
+    assert all((line["test"] is None) == (line["role"] == "tuning") for line in lines)  # nothing to choose on test
+    assert all(line["commit"] and line["versions"]["torch"] and line["passes_per_step"] >= 2 for line in lines)
+    assert not list((tmp_path / "out").rglob("result.json"))
+    assert main(run) == 0  # nothing is repeated
+    assert len(read(records / "mine.jsonl")) == 6
+    capsys.readouterr()
+    assert main(["study", "show", str(file), *common]) == 0
+    shown = capsys.readouterr().out
+    assert "noise against plain" in shown
+    assert (records / "mine.svg").read_text().startswith("<svg xmlns=")
+
+
+@pytest.mark.long
+def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
+    file, records = tmp_path / "mine.py", tmp_path / "records"
+    file.write_text(OWN.replace('"epochs": 1', '"epochs": 3'))
+    command = [sys.executable, "-m", "sparring.lab.cli.main", "study", "run", str(file), "--records", str(records)]
+    command += ["--out", str(tmp_path / "out"), "--cores", "1"]
+    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (records / "mine.jsonl").exists() and child.poll() is None:
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    assert main(command[3:]) == 0
+    found = read(records / "mine.jsonl")
+    assert (
+        len({(r.entries["arm"], r.entries["role"], r.seed, str(r.entries["trial"])) for r in found}) == len(found) == 6
+    )
+
+
+def test_wrong_names_and_files_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="did you mean few-labels"):
+        study("few-lables")
+    with pytest.raises(LabError, match="is not a file"):
+        from_file(tmp_path / "none.py")
+    (tmp_path / "bad.py").write_text("1 / 0")
+    with pytest.raises(LabError, match="ZeroDivisionError"):
+        study(str(tmp_path / "bad.py"))
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(LabError, match="defines no study"):
+        study(str(tmp_path / "empty.py"))
