@@ -39,15 +39,16 @@ def list_studies(records: Records = None) -> None:
     """
     from ..studies.library import studies
     from ..studies.results import results
-    from .show import console, table
+    from .show import console, number, table
 
-    made = table("studies", "study", "claim", "runs", "verdict")
+    made = table("studies", "study", "claim", "runs", "CPU hours left", "verdict", numbers=("CPU hours left",))
     for study in studies().values():
         found = results(study, records_folder(records))
         Answer.say(
             **{study.name: {"claim": study.claim, "done": found.done, "of": found.total, "verdict": found.verdict}}
         )
-        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", found.verdict)
+        left = number(found.hours_left, 2)
+        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", left, found.verdict)
     console().print(made)
 
 
@@ -62,6 +63,9 @@ def run(
     ),
     limit: Annotated[int | None, typer.Option(min=1, help="begin no more than so many runs")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="begin no run after so many minutes")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="only these arms, with commas between: others may do the rest")
+    ] = None,
 ) -> None:
     """Do the runs of a study that are not recorded yet: tuning first, then evaluation with the values it chose.
 
@@ -80,7 +84,7 @@ def run(
     for study in find(name):
         left = run_study(
             study, records_folder(records), out, cores or usable_cores(), data_folder(data), limit, minutes, command(),
-            lambda line: screen.print(escape(line)),
+            lambda line: screen.print(escape(line)), None if arms is None else [name.strip() for name in arms.split(",")],
         )  # fmt: skip
         Answer.say(**{study.name: {"left": left}})
         screen.print(f"{study.name}: " + (f"{left} runs are still to be done" if left else "complete"))

@@ -26,6 +26,7 @@ from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
 from .files import locked, log, read_json, write_json
 from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
+from .helpers import bring_helpers
 from .shapes import RESULT
 
 Watch = Callable[[Session], None]
@@ -104,6 +105,7 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
         keep_best(session, score(session, "validation"))
     folder.save(session)
     session.model.load_state_dict(session.best_weights)
+    bring_helpers(session, folder.path)
     task, epochs = session.task, read_metrics(folder.path) if folder.main else []
     result: dict[str, Any] = {
         "task": task.name,

@@ -10,6 +10,7 @@ MODULES: tuple[str, ...] = (
     "few_labels",
     "toy",
     "glue",
+    "translation",
     "recsys",
     "ensembles",
     "attention",
