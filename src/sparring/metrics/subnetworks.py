@@ -39,13 +39,8 @@ class _Listener(Playable):
     """A term that notes what its player placed and what that did."""
 
     term: Term
-<<<<<<< HEAD
     found: Perturbed
-    idle: bool = False
-=======
-    answer: Answer
     name: str = "listener"
->>>>>>> main
 
     @property
     def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
