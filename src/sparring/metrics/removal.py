@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..passes.calls import call
+from ..passes.one import call
 from ..penalties import full_precision
 from ..sites.site import Slot
 from ..sites.words import Words

@@ -31,7 +31,7 @@ from ...ensembles import (
 from ...metrics.diversity import ambiguity, gradient_diversity
 from ...metrics.robustness import robust_accuracy, sweep
 from ...players import PGD, FastGradient
-from ...recipes.ensembles import simultaneous
+from ...recipes import simultaneous
 from ..data.cifar import cifar10
 from ..models.resnet import ResNet18
 from ..models.small_cnn import SmallCNN
@@ -156,7 +156,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         ADP(setting["entropy"] / members, setting["determinant"] / members),
         DEG(setting["deg"]),
         TRS(setting["similarity"] / members, setting["smoothness"] / members, epsilon=setting["trs_epsilon"]),
-        adversary=adversary,
+        by=adversary,
         craft=setting["craft"],
     )
 
