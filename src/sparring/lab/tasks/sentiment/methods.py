@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 import sparring as sp
 
-from ...data.vocabulary import Vocabulary
 from ...data.language import EOS
+from ...data.vocabulary import Vocabulary
 from ...task import Data, Method, Setting, Trainable, Value
 
 AT = "embedding"
