@@ -53,14 +53,13 @@ def on_digits() -> None:
             return torch.stack([member(inputs) for member in members]).mean(0)
 
     for radius in (0.005, 0.01, 0.02, 0.04, 0.08):
-        shares = [certify(members, test_x, test_y, sp.Linf(radius), method=method).share for method in methods]
-        attacked = robust_accuracy(
-            MeanLogit(), PGD(sp.Linf(radius, box=(0, 1)), steps=40, loss="margin"), test_x, test_y
-        ).plain
+        ball = sp.Linf(radius, box=(0, 1))
+        shares = [certify(members, test_x, test_y, ball, method=method).share for method in methods]
+        attacked = robust_accuracy(MeanLogit(), PGD(ball, steps=40, loss="margin"), test_x, test_y).plain
         print(f"{radius:>8}" + "".join(f"{100 * share:>11.0f}%" for share in (*shares, attacked)))
 
     def work(method: Method) -> object:
-        return certify(members, test_x[:20], test_y[:20], sp.Linf(0.02), method=method)
+        return certify(members, test_x[:20], test_y[:20], sp.Linf(0.02, box=(0, 1)), method=method)
 
     with torch.no_grad():
         timed = interleave(

@@ -139,6 +139,24 @@ def test_the_default_attack_can_cross_the_ball_and_the_paper_setting_is_there_by
     assert paper_pgd(pixels(0.0))(nn.Identity(), torch.zeros(1, 2), torch.tensor([0])).tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("kind", [sp.L2, sp.Linf])
+def test_images_normalised_by_channel_stay_images(kind: Any) -> None:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    low, high = (0 - mean) / std, (1 - mean) / std
+    torch.manual_seed(0)
+    pixels = (1.6 * torch.rand(6, 3, 4, 4) - 0.3).clamp(0, 1)
+    x, y = (pixels - mean.view(-1, 1, 1)) / std.view(-1, 1, 1), torch.arange(6) % 3
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    ball = kind(1.0, box=(low, high))
+    for attack in (FGSM(ball), PGD(ball, restarts=2), BIM(ball, keep="last"), RandomSearch(ball, queries=20)):
+        found = attack(net, x, y)
+        back = found * std.view(-1, 1, 1) + mean.view(-1, 1, 1)
+        assert float(back.min()) >= -1e-6
+        assert float(back.max()) <= 1 + 1e-6
+        assert bool((ball.norm(found - x) <= 1 + 1e-5).all())
+        assert float((found - x).abs().max()) > 0.1
+
+
 def test_restarts_and_best_iterates_never_hurt(digits: Any, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
     last = robust_accuracy(cnn, BIM(pixels(0.15), keep="last"), x, y)

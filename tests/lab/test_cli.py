@@ -106,6 +106,7 @@ def test_run_evaluate_report(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["compare", "sequential-digits", "--seeds", "0,4294967296"], 2, "does not fit"),
         (["compare", "sequential-digits", "--methods", "vatt"], 2, "did you mean vat"),
         (["compare", "sequential-digits", "--methods", ""], 2, "names no method"),
+        (["compare", "sequential-digits", "--methods", "plain,vat,plain"], 2, "names plain twice"),
         ([*SWEEP, "radius"], 2, "does not fit"),
         ([*SWEEP, "radius=1,"], 2, "does not fit"),
         ([*SWEEP, "radius=1,2", "--param", "radius=3"], 2, "twice"),
@@ -287,3 +288,102 @@ def test_arguments_mean_what_they_say() -> None:
     for text in ("", "-1", "1,1", "0"):
         with pytest.raises(LabError, match="--seeds"):
             cli_parse.parse_seeds(text)
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    import sparring
+
+    code, out, _ = said(capsys, "--version")
+    assert (code, out.split()[:2]) == (0, ["sparring", sparring.__version__])
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict, str]:
+    """What a command says as JSON, which is all there is on standard output."""
+    code, out, err = said(capsys, *arguments, "--json")
+    return code, json.loads(out), err
+
+
+def test_every_command_speaks_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--version")[1]["exit_code"] == 0
+    names = {task["name"] for task in told(capsys, "tasks")[1]["tasks"]}
+    assert {"sst", "text", "images", "table"} <= names
+    assert told(capsys, "tasks", "sst")[1]["task"]["score"] == "f1"
+    assert "sst" not in told(capsys, "methods", "salt")[1]["methods"]["salt"]["tasks"]
+    code, found, err = told(capsys, *RUN, "--out", "r")
+    assert (code, "run folder" in err) == (0, True)
+    saved = json.loads((Path(found["run"]) / "result.json").read_text())
+    assert found["result"]["test"] == saved["test"]
+    assert told(capsys, "evaluate", found["run"])[1]["figures"] == saved["test"]
+    code, found, _ = told(
+        capsys, *["compare", *RUN[1:]], "--methods", "plain,vat", "--seeds", "2", "--cores", "1", "--out", "r"
+    )
+    rows = {row["label"]: row for row in found["comparison"]["rows"]}
+    assert len(rows["vat"]["values"]) == 2
+    assert rows["vat"]["difference"]["interval"][0] <= rows["vat"]["difference"]["mean"]
+    assert rows["plain"]["difference"] is None
+    assert Path(found["report"]).exists()
+    assert told(capsys, "report", "r")[1]["report"] == "r/report.html"
+    trials = told(capsys, *SWEEP, "radius=0.1,1", "--set", "epochs=1", "--set", "hidden=16", "--cores", "1")[1]["sweep"]
+    assert {trial["settings"]["radius"] for trial in trials["trials"]} == {0.1, 1}
+    assert "mnist" in told(capsys, "data", "list")[1]["data"]
+    assert None in told(capsys, "data", "where", "mnist", "--data", "nowhere")[1]["files"].values()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "sequential-digit"], ["evaluate", "nowhere"], ["comprae"], ["data", "get", "zzz"]]
+)
+def test_errors_speak_json_too(here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    code, found, err = told(capsys, *arguments)
+    assert found["exit_code"] == code != 0
+    assert found["error"]
+    assert found["error"].split(";")[0][:20] in err.replace("│", "")
+
+
+def test_a_device_is_here_or_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparring.lab.training.devices import DEVICE, on_processor
+
+    monkeypatch.setenv(DEVICE, "")
+    assert said(capsys, *RUN, "--device", "cpu")[0] == 0
+    assert os.environ[DEVICE] == "cpu"
+    assert on_processor()
+    code, _, err = said(capsys, *RUN, "--device", "gpu")
+    assert (code, "'gpu' is not known to torch" in err) == (2, True)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    code, _, err = said(capsys, *RUN, "--device", "cuda")
+    assert (code, "--device cuda is not here; auto and cpu are" in err) == (2, True)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: __import__("torch").device("cuda"))
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    cli_parse.choose_device("cuda:1")
+    assert os.environ[DEVICE] == "cuda:1"
+    assert not on_processor()
+    with pytest.raises(LabError, match="cuda:2 is not here; auto and cpu and cuda and cuda:0 and cuda:1 are"):
+        cli_parse.choose_device("cuda:2")
+
+
+def test_examples_go_where_the_model_is() -> None:
+    """The `meta` device stands in for an accelerator: it takes tensors, and mixing it with the CPU is an error."""
+    import torch
+
+    from sparring.lab.registry import task
+    from sparring.lab.training.devices import brought
+
+    away = torch.device("meta")
+    for name in ("sequential-digits", "text", "few-labels-digits"):
+        entry = task(name)
+        data = brought(entry.load(entry.setting("plain")), away)
+        for split in (data.train, data.validation, data.test):
+            inputs, targets = next(iter(split.batches(4)))
+            assert {inputs.device, targets.device} == {away}
+
+
+def test_completion_knows_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import sys; from sparring.lab.cli.main import main; sys.exit(main([]))"
+    for typed, known in (("sparring comp", "compare"), ("sparring compare --see", "--seeds")):
+        words = {"_SPARRING_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **words}
+        )
+        assert known in done.stdout.split(), done.stderr

@@ -56,7 +56,8 @@ def _run(attack: Any, inputs: Tensor, targets: Tensor | None) -> Tensor:
     before = random.get_state()
     random.seed(int(torch.randint(2**31, ())))
     try:
-        found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
+        with torch.inference_mode(False), torch.enable_grad():
+            found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
     finally:
         random.set_state(before)
     return torch.as_tensor(found, dtype=inputs.dtype, device=inputs.device)

@@ -87,25 +87,23 @@ def _project(x: Tensor, radius: float, lower: Tensor | None, upper: Tensor | Non
     the share in closed form. Which entries are at their limit is constant in a neighbourhood of almost every x: the derivative
     of that closed form is the derivative of the projection.
     """
-    nothing = torch.full_like(x, torch.inf)
     with torch.no_grad():
-        limit = torch.where(
-            x > 0, nothing if upper is None else upper, nothing if lower is None else -lower
-        )  # (N, n) >= 0
+        open_side = torch.full_like(x, torch.inf)
+        up, down = open_side if upper is None else upper, open_side if lower is None else -lower
+        limit = torch.where(x > 0, up, down)  # (N, n) >= 0
         size = x.abs()
-        meets = torch.where(size > 0, limit / size, torch.inf)  # the share at which an entry stops growing
-        order = meets.argsort(dim=-1)
-        shares, sizes = meets.gather(-1, order), size.gather(-1, order)
-        stopped = (
-            torch.where(torch.isfinite(shares), shares * sizes, 0.0).square().cumsum(-1)
-        )  # limits of the first k + 1
-        growing = F.pad(sizes.square().flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))  # sizes of the entries after k
-        # The squared norm at the share where entry k stops; below the radius, entry k is at its limit.
-        size_there = torch.where(torch.isfinite(shares), stopped + shares.square() * growing, torch.inf)
-        count = (size_there < radius**2).sum(-1, keepdim=True)  # how many entries are at their limit
-        rank = torch.empty_like(order).scatter(-1, order, torch.arange(x.shape[-1], device=x.device).expand_as(order))
-        free = rank >= count
+        meets = (limit / size).nan_to_num(1.0).clamp_max(1.0)  # the share at which an entry stops growing
+        shares, order = meets.sort(dim=-1)
+        squares = size.gather(-1, order).square()
+        stopped = (shares.square() * squares).cumsum(-1)  # of the entries up to k
+        growing = F.pad(squares.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))  # of the entries after k
+        # Where the squared norm at the share of entry k is below the radius, the solution lies beyond, and entry k is at its limit.
+        beyond = stopped + shares.square() * growing < radius**2
+        last = torch.where(beyond, shares, -1.0).amax(-1, keepdim=True)
+        free = meets > last
+        used = torch.where(free, 0.0, meets * size).square().sum(-1, keepdim=True)
     rest = torch.where(free, x, 0.0).square().sum(-1, keepdim=True).clamp_min(TINY).sqrt()
-    used = torch.where(free, 0.0, torch.where(torch.isfinite(limit), limit, 0.0)).square().sum(-1, keepdim=True)
-    share = ((radius**2 - used).clamp_min(0).sqrt() / rest).clamp_max(1.0)
+    share = (radius**2 - used).clamp_min(0).sqrt() / rest
+    # Rounding must not lose what is known: at the share `last` the norm is within the radius.
+    share = torch.maximum(share, last).clamp_max(1.0)
     return torch.clamp(x * share, lower, upper)

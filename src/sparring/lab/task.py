@@ -101,7 +101,8 @@ class Data:
 
     `record` is plain data about where the examples come from; it is written into the run folder as `data.json`.
     Of `unlabelled` the loop draws `unlabelled_batch` inputs for every step, the same for every method. Where there is a
-    `text`, training reads on in it, and `train` is only there to be scored.
+    `text`, training reads on in it, and `train` is only there to be scored. `helpers` are the trained models of the runs
+    that the task's `helpers` names, put there before the run is scored.
     """
 
     train: Split
@@ -111,6 +112,7 @@ class Data:
     record: Mapping[str, Any] = field(default_factory=dict)
     unlabelled: Split | None = None
     text: Text | None = None
+    helpers: dict[str, nn.Module] = field(default_factory=dict)
 
 
 class Trainable(Protocol):
@@ -186,6 +188,11 @@ def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, An
     return []
 
 
+def nobody(setting: Setting) -> dict[str, Setting]:
+    """No helpers."""
+    return {}
+
+
 def nothing_more(values: Mapping[str, Value], data: Path | None) -> Mapping[str, Value]:
     """No derived settings."""
     return {}
@@ -208,6 +215,7 @@ class Task:
         evaluate: `(model, split, setting) -> {"error": 0.1, ...}`; called in eval mode without gradients.
         figures: `(model, data, setting) -> [figure, ...]` after training, see `sparring.lab.figures` for the kinds.
         stage: the run from whose weights this task's runs start (pre-training, then fine-tuning), if there is one.
+        helpers: `(setting) -> {name: setting}` of other runs whose models are needed to score this one.
         probe: the same after every epoch (a row of a heat map over epochs, say); keep it cheap.
         paper: where the settings come from.
         derive: `(values, data) -> {"contents": "1a2b", ...}`: settings that follow from others and from files, such as a
@@ -227,6 +235,7 @@ class Task:
     figures: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     probe: Callable[[nn.Module, Data, Setting], list[dict[str, Any]]] = nothing
     stage: Stage | None = None
+    helpers: Callable[[Setting], Mapping[str, Setting]] = nobody
     baseline: str = "plain"
     paper: str = ""
     derive: Callable[[Mapping[str, Value], Path | None], Mapping[str, Value]] = nothing_more

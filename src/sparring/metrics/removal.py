@@ -33,7 +33,8 @@ def without_each_word(
 
     Paper: Jain and Wallace 2019, Algorithm 2.
     """
-    ids = words.ids_of(chosen)
+    ids = chosen.words
+    assert ids is not None
     pad = words.pad
     if pad is None:
         name = chosen.name.partition("#")[0]

@@ -39,7 +39,7 @@ class FreeLB(Leading):
 
     def __init__(self, term: Term) -> None:
         self.term, self.name = term, term.name
-        self.player, self.site = _parts(term, "FreeLB")
+        self.by, self.site = _parts(term, "FreeLB")
         self._walk: Iterator[Tensor] | None = None
         self._step: Step | None = None
 
@@ -57,7 +57,7 @@ class FreeLB(Leading):
 
     @property
     def parts(self) -> int:  # type: ignore[override]
-        return self.player.steps if self.term.penalty is None else 1
+        return self.by.steps if self.term.penalty is None else 1
 
     def lead(self, begin: Callable[[], Step], part: int | None) -> tuple[Tensor, Step]:
         if part is None or self.parts == 1:
@@ -84,7 +84,7 @@ class FreeLB(Leading):
 
     def _trajectory(self, step: Step, outside: bool = False) -> Iterator[Tensor]:
         """Charges of the K points, each divided by K. `outside`: the caller back-propagates each before asking for the next."""
-        player, noise = self.player, step.noise or fresh(step.devices, outside=True)
+        player, noise = self.by, step.noise or fresh(step.devices, outside=True)
         trains = torch.is_grad_enabled()
         outside = outside and trains
         compare = self.term.penalty is not None
@@ -159,7 +159,7 @@ class FreeAT(nn.Module, Leading):
     def __init__(self, term: Term) -> None:
         super().__init__()
         self.term, self.name = term, term.name
-        self.player, self.site = _parts(term, "FreeAT")
+        self.by, self.site = _parts(term, "FreeAT")
         self.carried = State(())
         self.moves = 0
         self._captured: Captured | None = None
@@ -175,7 +175,7 @@ class FreeAT(nn.Module, Leading):
 
     @property
     def parts(self) -> int:  # type: ignore[override]
-        return self.player.steps
+        return self.by.steps
 
     def lead(self, begin: Callable[[], Step], part: int | None) -> tuple[Tensor, Step]:
         self.ascend()
@@ -188,9 +188,9 @@ class FreeAT(nn.Module, Leading):
             old = self.carried.deltas[index] if index < len(self.carried.deltas) else None
             fits = old is not None and old.shape == slot.value.shape
             if fits and old is not None:
-                start = self.player.ball.project(old, bare.valid, around=bare.value)
+                start = self.by.ball.project(old, bare.valid, around=bare.value)
             else:
-                start, self.carried, self.moves = self.player.first_move(bare), State(()), 0
+                start, self.carried, self.moves = self.by.first_move(bare), State(()), 0
             leaves.append(start.detach().requires_grad_())
             slots.append(bare)
             return leaves[-1]
@@ -211,7 +211,7 @@ class FreeAT(nn.Module, Leading):
         self._captured = None
         good = sound(gradients, self._slots)
         old, self.moves = self.carried, self.moves + 1
-        state = self.player.advance(old, gradients, self._slots, self.moves).map(Tensor.detach)
+        state = self.by.advance(old, gradients, self._slots, self.moves).map(Tensor.detach)
         deltas = tuple(torch.where(_rows(good, d), d, o) for d, o in zip(state.deltas, old.deltas, strict=True))
         self.carried = state._replace(deltas=deltas)
 

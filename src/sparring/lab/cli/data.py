@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from .answer import Answer
+
 data_app = typer.Typer(
     help="Find or download the real data sets.\n\n"
     "Files are read where they lie (`.gz`, `.xz`, `.bz2`, `.tar` included), from `--data DIR`, `$SPARRING_DATA` or the "
@@ -28,12 +30,14 @@ def list_sets(data: Where = None) -> None:
     from .show import console, table
 
     made = table("data sets", "name", "what it is", "here", "terms")
-    folder = None
+    folder, told = None, {}
     for entry in shelf.list():
         place = shelf.locate(entry.name, data)
         folder = place.folder
         here = "yes" if place.complete else "in part" if len(place.missing) < len(place.found) else "no"
         made.add_row(entry.name, escape(entry.title), here, escape(entry.terms))
+        told[entry.name] = {"title": entry.title, "here": here, "terms": entry.terms}
+    Answer.say(data=told, folder=folder)
     console().print(made)
     console().print(escape(f"data folder: {folder}"))
 
@@ -49,6 +53,7 @@ def where(name: Annotated[str, typer.Argument(help="a name from `sparring data l
 
     place = shelf.locate(name, data)
     made = table(f"{name} in {place.folder}", "file", "found")
+    Answer.say(folder=place.folder, files={file: found.path if found else None for file, found in place.found.items()})
     for file, found in place.found.items():
         made.add_row(escape(file), escape(str(found.path)) if found else "missing")
     console().print(made)
@@ -78,5 +83,6 @@ def get(name: Annotated[str, typer.Argument(help="a name from `sparring data lis
             progress.update(bars[file], completed=done, total=total)
 
         files = shelf.get(name, data, report)
+    Answer.say(files=list(files))
     for file in files:
         screen.print(escape(str(file)))

@@ -23,3 +23,4 @@ Cores = Annotated[
     int | None, typer.Option(min=1, help="runs at once, one thread each; default all cores of the machine")
 ]
 Board = Annotated[bool, typer.Option("--tensorboard", help="also write TensorBoard logs into the run folder")]
+Device = Annotated[str, typer.Option(help="auto, cpu, or what torch.accelerator finds: cuda, cuda:1, mps, xpu, ...")]

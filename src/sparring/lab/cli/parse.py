@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import LabError
 from ..task import Task
+from ..training.devices import DEVICE
 
 MAX_SEED = 2**32 - 1  # numpy's limit
 
@@ -66,6 +67,9 @@ def parse_methods(text: str | None, task: Task) -> list[str]:
         names = [name.strip() for name in text.split(",") if name.strip()]
         if not names:
             raise LabError(f"--methods {text!r} names no method; leave it out for all, or write --methods plain,...")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise LabError(f"--methods {text!r} names {twice} twice; name each method once")
     for name in names:
         task.method(name)
     return list(dict.fromkeys([task.baseline, *names]))
@@ -77,3 +81,27 @@ def data_folder(given: Path | None) -> Path | None:
     if given is not None and not given.is_dir():
         raise LabError(f"--data {given} is not a folder")
     return chosen
+
+
+def choose_device(text: str) -> None:
+    """Make `--device` the device of this process and of the runs it starts; refused where there is none of the kind.
+
+    >>> choose_device("gpu")
+    Traceback (most recent call last):
+    ...
+    sparring.lab.errors.LabError: --device 'gpu' is not known to torch; auto and cpu are
+    """
+    if text == "auto":
+        return
+    import torch
+
+    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    count = torch.accelerator.device_count() if here else 0
+    known = ["auto", "cpu", *([here.type] if here else []), *(f"{here.type}:{k}" for k in range(count) if here)]
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise LabError(f"--device {text!r} is not known to torch; {' and '.join(known)} are") from None
+    if str(device) not in known:
+        raise LabError(f"--device {text} is not here; {' and '.join(known)} are")
+    os.environ[DEVICE] = str(device)

@@ -15,15 +15,16 @@ from rich.table import Table
 
 from ..compare import Comparison, Row
 from ..pool import Job, Notice
+from .answer import Answer
 
 PLAIN_WIDTH = 200
 
 
 def console() -> Console:
-    """Standard output; wide and unadorned when it is not a terminal."""
-    return Console(
-        width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, soft_wrap=not sys.stdout.isatty()
-    )
+    """Standard output (standard error where JSON is asked for); wide and unadorned when it is not a terminal."""
+    file = sys.stderr if Answer.json else sys.stdout
+    terminal = file.isatty()
+    return Console(file=file, width=None if terminal else PLAIN_WIDTH, highlight=False, soft_wrap=not terminal)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -92,14 +93,14 @@ def figures_table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
 
 
 @contextmanager
-def bars(out: Console, what: str) -> Iterator[Progress]:
-    """Progress bars with the time left; they draw nothing when the output is not a terminal."""
+def bars(out: Console) -> Iterator[Progress]:
+    """Progress bars with the time left and, of every task, the `unit`; nothing when the output is not a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(what),
+        TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
@@ -114,22 +115,22 @@ class JobBars:
         self.parts: dict[Path, float] = {}
         self.bars: dict[Path, Any] = {}
         self.ended = 0
-        self.total = progress.add_task("all runs", total=len(jobs) * 100)
+        self.total = progress.add_task("all runs", total=len(jobs), unit="runs")
 
     def notice(self, word: Notice) -> None:
         """A run under way says how far it is."""
         path, done, total = word
         if path not in self.bars and path in self.jobs:
-            self.bars[path] = self.progress.add_task(escape(self.jobs[path].label), total=total)
+            self.bars[path] = self.progress.add_task(escape(self.jobs[path].label), total=total, unit="batches")
         if path in self.bars:
             self.progress.update(self.bars[path], completed=done, total=total)
             self.parts[path] = done / max(total, 1)
-            self.progress.update(self.total, completed=int(100 * sum(self.parts.values())))
+            self.progress.update(self.total, completed=sum(self.parts.values()))
 
     def done(self, job: Job) -> None:
         """A run ended."""
         self.parts[job.path], self.ended = 1.0, self.ended + 1
-        self.progress.update(self.total, completed=int(100 * sum(self.parts.values())))
+        self.progress.update(self.total, completed=sum(self.parts.values()))
         if (bar := self.bars.pop(job.path, None)) is not None:
             self.progress.remove_task(bar)
         if not self.progress.console.is_terminal:

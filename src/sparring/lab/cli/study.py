@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from .answer import Answer
 from .options import Cores, DataDir
 from .parse import data_folder
 
@@ -38,12 +39,16 @@ def list_studies(records: Records = None) -> None:
     """
     from ..studies.library import studies
     from ..studies.results import results
-    from .show import console, table
+    from .show import console, number, table
 
-    made = table("studies", "study", "claim", "runs", "verdict")
+    made = table("studies", "study", "claim", "runs", "CPU hours left", "verdict", numbers=("CPU hours left",))
     for study in studies().values():
         found = results(study, records_folder(records))
-        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", found.verdict)
+        Answer.say(
+            **{study.name: {"claim": study.claim, "done": found.done, "of": found.total, "verdict": found.verdict}}
+        )
+        left = number(found.hours_left, 2)
+        made.add_row(study.name, escape(study.claim), f"{found.done} of {found.total}", left, found.verdict)
     console().print(made)
 
 
@@ -58,6 +63,9 @@ def run(
     ),
     limit: Annotated[int | None, typer.Option(min=1, help="begin no more than so many runs")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="begin no run after so many minutes")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="only these arms, with commas between: others may do the rest")
+    ] = None,
 ) -> None:
     """Do the runs of a study that are not recorded yet: tuning first, then evaluation with the values it chose.
 
@@ -76,8 +84,9 @@ def run(
     for study in find(name):
         left = run_study(
             study, records_folder(records), out, cores or usable_cores(), data_folder(data), limit, minutes, command(),
-            lambda line: screen.print(escape(line)),
+            lambda line: screen.print(escape(line)), None if arms is None else [name.strip() for name in arms.split(",")],
         )  # fmt: skip
+        Answer.say(**{study.name: {"left": left}})
         screen.print(f"{study.name}: " + (f"{left} runs are still to be done" if left else "complete"))
 
 
@@ -103,6 +112,7 @@ def show(
     for study in find(name):
         found = results(study, folder)
         screen.print(f"[bold]{escape(study.claim)}[/] ({escape(study.source)})")
+        Answer.say(**{study.name: told(found)})
         screen.print(study_table(found))
         screen.print(escape(found.sentence))
         if found.done:
@@ -123,7 +133,28 @@ def docs(
     from ..studies.page import write_page
     from .show import console
 
-    console().print(f"page: {write_page(records_folder(records), to)}")
+    page = write_page(records_folder(records), to)
+    Answer.say(page=page)
+    console().print(f"page: {page}")
+
+
+def told(found: Any) -> dict[str, Any]:
+    """The `Results` of a study, for programs."""
+    rows = [
+        {
+            "arm": row.arm.name,
+            "chosen": row.trial,
+            "values": row.values,
+            "mean": row.mean,
+            "spread": row.spread,
+            "to_baseline": row.to_baseline,
+            "to_control": row.to_control,
+            "passes": row.passes,
+            "seconds": row.seconds,
+        }
+        for row in found.rows
+    ]
+    return {"claim": found.study.claim, "verdict": found.verdict, "sentence": found.sentence, "rows": rows}
 
 
 def gap(difference: Any) -> str:

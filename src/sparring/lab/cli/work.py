@@ -1,6 +1,7 @@
 """What several commands do: work through jobs with progress on the screen, and the demonstration."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..runs.run import blamed_on_changes
 from ..source import blamed_on
 from ..task import Setting, Task, Value
 from ..tasks.own.rows import summary
+from .answer import Answer
 from .show import JobBars, bars, comparison_table, console
 
 
@@ -35,7 +37,11 @@ def look_first(entry: Task, wanted: Sequence[Setting]) -> None:
 
 
 def do_jobs(
-    wanted: Sequence[Job], cores: int | None, checkpoint_every: float = 30.0, tensorboard: bool = False
+    wanted: Sequence[Job],
+    cores: int | None,
+    checkpoint_every: float = 30.0,
+    tensorboard: bool = False,
+    patience: float = 30.0,
 ) -> dict[Job, LabError]:
     """Do the jobs on the cores given, saying how far they are; returns the failures."""
     screen = console()
@@ -45,10 +51,30 @@ def do_jobs(
     todo = [job for job in wanted if not finished(job)]
     if not todo:
         return {}
-    with bars(screen, "") as progress:
+    with bars(screen) as progress:
         shown = JobBars(progress, todo)
-        orders = Orders(command(), checkpoint_every, tensorboard)
+        orders = Orders(command(), checkpoint_every, tensorboard, patience)
         return execute_all(todo, cores or usable_cores(), orders, shown.notice, shown.done)
+
+
+def raise_first(failures: dict[Job, LabError]) -> None:
+    """Name the runs that failed; the first one's reason decides the exit code."""
+    if failures:
+        (job, error), *more = failures.items()
+        text = f"{job.label} failed: {error}" + (f" ({len(more)} more failed too)" if more else "")
+        first = LabError(text)
+        first.exit_code = error.exit_code
+        first.__cause__ = error
+        raise first
+
+
+def write_report(out: Path, to: Path) -> None:
+    """The report of everything under `out`, and a line that says where it is."""
+    from ..report.build import build
+
+    to = build(out, to / "report.html" if to.is_dir() else to, lambda text: print(f"sparring: {text}", file=sys.stderr))
+    Answer.say(report=to)
+    console().print(f"report: {escape(str(to))}")
 
 
 def usable_cores() -> int:

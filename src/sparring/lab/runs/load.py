@@ -15,6 +15,7 @@ from ..training.train import Session, score
 from . import checkpoint
 from .files import Damaged, read_json
 from .folder import refuse_other_data
+from .helpers import bring_helpers
 from .run import prepare
 from .shapes import CONFIG, DATA, RESULT
 
@@ -64,6 +65,7 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
             "was it trained on other data, or by another version?"
         ) from error
     session.model.eval()
+    bring_helpers(session, folder)
     return session
 
 

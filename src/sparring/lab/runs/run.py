@@ -21,10 +21,12 @@ from ..errors import Interrupted, LabError, RunError, first_line
 from ..registry import task_of
 from ..source import blamed_on
 from ..task import Data, Setting, Task
+from ..training.devices import brought, on_processor
 from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
 from .files import locked, log, read_json, write_json
 from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
+from .helpers import bring_helpers
 from .shapes import RESULT
 
 Watch = Callable[[Session], None]
@@ -59,7 +61,7 @@ def prepare(
     task = task_of(setting)
     accelerator = accelerator or accelerate(setting)
     set_seed(setting.seed)
-    data = task.load(setting)
+    data = brought(task.load(setting), accelerator.device)
     model = start_equal(task, setting, data).to(accelerator.device)
     if start is not None and task.stage is not None:
         task.stage.adopt(model, start)
@@ -71,7 +73,7 @@ def prepare(
 
 def accelerate(setting: Setting) -> Accelerator:
     """The process's place among the others, as `torchrun` or `accelerate launch` set it up; alone otherwise."""
-    return Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=setting["accumulate"])
+    return Accelerator(cpu=on_processor(), gradient_accumulation_steps=setting["accumulate"])
 
 
 @contextmanager
@@ -103,6 +105,7 @@ def finish(session: Session, folder: Folder) -> dict[str, Any]:
         keep_best(session, score(session, "validation"))
     folder.save(session)
     session.model.load_state_dict(session.best_weights)
+    bring_helpers(session, folder.path)
     task, epochs = session.task, read_metrics(folder.path) if folder.main else []
     result: dict[str, Any] = {
         "task": task.name,
@@ -251,7 +254,7 @@ def stop_signals() -> Iterator[threading.Event]:
         stop.set()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        elif callable(before[number]):
+        elif getattr(before[number], "shared", False):  # a pool's worker begins no other run either
             before[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():

@@ -94,13 +94,18 @@ class Progress:
         study = self.study
         return sum(len(arm.trials) * len(study.tuning_seeds) + len(study.seeds) for arm in study.arms)
 
-    @property
-    def done(self) -> int:
-        """How many of them are recorded."""
-        tuning = sum(
-            self.found(run) is not None
+    def counted(self) -> list[Record]:
+        """The records that belong to the study as it stands: all trials, and the evaluation of those chosen."""
+        tuning = [
+            self.found(run)
             for arm in self.study.arms
             for trial in arm.trials
             for run in self.runs(arm, trial, "tuning")
-        )
-        return tuning + sum(len(self.evaluation(arm)) for arm in self.study.arms)
+        ]
+        evaluation = [record for arm in self.study.arms for record in self.evaluation(arm).values()]
+        return [record for record in tuning if record is not None] + evaluation
+
+    @property
+    def done(self) -> int:
+        """How many of its runs are recorded."""
+        return len(self.counted())

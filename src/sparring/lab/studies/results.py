@@ -45,6 +45,13 @@ class Results:
     done: int
     total: int
     seconds: float  # CPU time of all of its records
+    best_epoch: float  # of the baseline, mean over the seeds; of `epochs`
+    epochs: float
+
+    @property
+    def hours_left(self) -> float | None:
+        """CPU hours that the missing runs take if they are like the recorded ones; None before there is one."""
+        return (self.total - self.done) * self.seconds / self.done / 3600 if self.done else None
 
     @property
     def verdict(self) -> Verdict:
@@ -55,13 +62,14 @@ class Results:
         """The verdict in one sentence."""
         if not self.done:
             return "open: nothing has been run"
-        parts = [describe(self.study, expect, finding) for expect, finding in self.findings]
+        costs = {row.arm.name: row.seconds for row in self.rows}
+        parts = [describe(self.study, expect, finding, costs) for expect, finding in self.findings]
         parts += [f"{row.arm.name} diverged with {row.diverged} seeds" for row in self.rows if row.diverged]
         return f"{self.verdict}: {'; '.join(parts)}"
 
 
-def describe(study: Study, expect: Expect, finding: Finding) -> str:
-    """One part of a claim in words."""
+def describe(study: Study, expect: Expect, finding: Finding, costs: Mapping[str, float]) -> str:
+    """One part of a claim in words; `costs` are seconds of a run of each arm."""
     what = f"{expect.arm} against {expect.than}"
     if not finding.gains:
         return f"{what} has not been run"
@@ -75,7 +83,10 @@ def describe(study: Study, expect: Expect, finding: Finding) -> str:
     if finding.verdict == "open":
         if len(finding.gains) < FEWEST:
             return f"{text}: open after {len(finding.gains)} of {len(study.seeds)} seeds"
-        return f"{text}: open, {finding.seeds or 'more than 1,000'} seeds would settle it"
+        if finding.seeds is None:
+            return f"{text}: open, more than 1,000 seeds would be needed"
+        hours = (finding.seeds - len(finding.gains)) * (costs[expect.arm] + costs[expect.than]) / 3600
+        return f"{text}: open, {finding.seeds} seeds would settle it ({hours:.2g} CPU hours more)"
     return f"{text}: {finding.verdict}"
 
 
@@ -110,9 +121,11 @@ def results(study: Study, folder: Path, data: Path | None = None) -> Results:
     for expect in study.expects:
         mine, theirs = values[expect.arm], values[expect.than]
         parts.append(([study.gain(theirs[seed], mine[seed]) for seed in mine if seed in theirs], expect.effect))
-    spent = sum(record.entries.get("seconds") or 0.0 for record in progress.records)
+    spent = sum(record.entries.get("seconds") or 0.0 for record in progress.counted())
     findings = tuple(zip(study.expects, judge_all(parts), strict=True))
-    return Results(study, tuple(rows), findings, progress.done, progress.total, spent)
+    plain = [record.entries for record in found[study.baseline].values() if "epochs" in record.entries]
+    best, epochs = (mean([entries[name] for entries in plain]) for name in ("best_epoch", "epochs"))
+    return Results(study, tuple(rows), findings, progress.done, progress.total, spent, best, epochs)
 
 
 def figures(study: Study, records: Mapping[int, Record]) -> dict[int, float]:

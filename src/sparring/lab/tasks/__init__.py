@@ -11,6 +11,7 @@ MODULES: tuple[str, ...] = (
     "few_labels",
     "toy",
     "glue",
+    "translation",
     "recsys",
     "ensembles",
     "attention",

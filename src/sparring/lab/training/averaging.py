@@ -30,13 +30,16 @@ class Average:
     Args:
         model: whose parameters are averaged.
         when: "never", "always" (from the first update), or "stalled": once the validation score is worse than the best
-            one that is more than `patience` epochs old (Merity et al. 2018, algorithm 1).
+            one that is more than `patience` epochs old (Merity et al. 2018, algorithm 1). "epochs" is the mean of the
+            weights at the end of the last `epochs` epochs instead (Vaswani et al. 2017, section 6.1).
         patience: the rule's interval n.
+        epochs: how many.
     """
 
-    def __init__(self, model: nn.Module, when: str = "never", patience: int = 5) -> None:
+    def __init__(self, model: nn.Module, when: str = "never", patience: int = 5, epochs: int = 5) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.when, self.patience = when, patience
+        self.when, self.patience, self.epochs = when, patience, epochs
+        self.ends: list[list[Tensor]] = []  # the weights at the end of the last epochs
         self.count = 0
         self.mean: list[Tensor] = []
         self.history: list[float] = []  # validation scores, the smaller the better
@@ -49,11 +52,18 @@ class Average:
 
     def add(self) -> None:
         """Take in the weights after an update."""
-        if self.mean:
+        if self.mean and self.when != "epochs":
             self.count += 1
             with torch.no_grad():
                 for mean, p in zip(self.mean, self.parameters, strict=True):
                     mean.lerp_(p, 1 / self.count)
+
+    def close_epoch(self) -> None:
+        """Take in the weights at the end of an epoch."""
+        if self.when == "epochs":
+            self.ends = [*self.ends, [p.detach().clone() for p in self.parameters]][-self.epochs :]
+            self.count = len(self.ends)
+            self.mean = [torch.stack(weights).mean(0) for weights in zip(*self.ends, strict=True)]
 
     def watch(self, score: float) -> None:
         """Look at an epoch's validation score, smaller is better, and begin if it is time."""
@@ -79,8 +89,9 @@ class Average:
 
     def state_dict(self) -> dict[str, Any]:
         """What exact resumption needs."""
-        return {"count": self.count, "mean": list(self.mean), "history": list(self.history)}
+        return {"count": self.count, "mean": list(self.mean), "history": list(self.history), "ends": self.ends}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.count, self.mean, self.history = state["count"], list(state["mean"]), list(state["history"])
+        self.ends = [list(weights) for weights in state["ends"]]

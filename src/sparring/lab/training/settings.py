@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Value] = {
     "smoothing": 0.99,  # rmsprop's alpha
     "weight_decay": 0.0,
     "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
-    "schedule": "constant",  # constant, cosine, linear (down to lr_end), exponential (times lr_decay per update), gaussian
+    "schedule": "constant",  # constant, inverse_sqrt, cosine, linear (to lr_end), exponential (times lr_decay an update), gaussian
     "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
     "lr_end": 0.0,
     "lr_decay": 1.0,
@@ -36,18 +36,19 @@ DEFAULTS: dict[str, Value] = {
     "clip": 0.0,  # largest norm of the whole gradient; 0: none
     "clip_value": 0.0,  # largest entry of the gradient; 0: none
     "clip_except": "",  # parameters whose names begin so are neither clipped nor counted
-    "average": "never",  # score with the mean of the weights: never, always, stalled (the non-monotone rule)
+    "average": "never",  # score with the mean of the weights: never, always, epochs, stalled (the non-monotone rule)
+    "average_epochs": 5,  # epochs: the mean of the weights at the end of the last so many
     "average_patience": 5,  # stalled: epochs that a better score may be old
     "patience": 0,  # epochs without a better validation score before stopping; 0: never
     "precision": "no",  # no, bf16
 }
 WORDS = {
     "optimiser": ("adam", "amsgrad", "adamw", "sgd", "rmsprop"),
-    "schedule": ("constant", "cosine", "linear", "exponential", "gaussian"),
-    "average": ("never", "always", "stalled"),
+    "schedule": ("constant", "cosine", "linear", "exponential", "inverse_sqrt", "gaussian"),
+    "average": ("never", "always", "epochs", "stalled"),
     "precision": ("no", "bf16"),
 }
-LOWEST = {"batch": 1, "accumulate": 1}  # 0 for every other number
+LOWEST = {"batch": 1, "accumulate": 1, "average_epochs": 1}  # 0 for every other number
 FREE = ("clip_except",)  # any word
 SHARES = ("momentum", "beta2", "smoothing", "decay_from", "warmup")  # at most 1
 

@@ -273,6 +273,7 @@ def train(
             p.add(losses, dict(objective.diagnostics))
             after_batch()
         record = p.close_epoch()
+        session.update.average.close_epoch()
         with session.update.average.placed():
             record["validation"] = score(session, "validation")
             keep_best(session, record["validation"])

@@ -60,6 +60,7 @@ def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaL
         "linear": lambda share, step: 1 - (1 - floor) * share,
         "cosine": lambda share, step: floor + (1 - floor) * (1 + math.cos(math.pi * share)) / 2,
         "exponential": lambda share, step: setting["lr_decay"] ** step,
+        "inverse_sqrt": lambda share, step: math.sqrt(max(1.0, start) / (step + 1)),  # Vaswani et al. 2017, eq. 3
         "gaussian": lambda share, step: math.exp(-(math.floor(share * epochs + 1e-9) ** 2) / (4 * epochs)),
     }
     shape = shapes[setting["schedule"]]
@@ -89,7 +90,7 @@ class Update:
         self.clipped = [p for name, p in model.named_parameters() if not spared or not name.startswith(spared)]
         self.optimiser = make_optimiser(model, setting)
         self.schedule = make_schedule(self.optimiser, setting, total)
-        self.average = Average(model, setting["average"], setting["average_patience"])
+        self.average = Average(model, setting["average"], setting["average_patience"], setting["average_epochs"])
 
     def __call__(self, rate: float = 1.0) -> None:
         """One update; `rate` is a factor of the learning rate for this one."""

@@ -23,6 +23,12 @@ FOLLOWERS: tuple[dict[str, Value], ...] = (
     {"update": "raw", "start": 0.1, "step_size": 1.0},
 )
 
+# Zuo et al. 2021, appendix: a step and a start of 1e-4 with Adam, K = 2; the follower hardly leaves the clean point.
+PUBLISHED = Arm(
+    "salt_published", method="salt", control="noise",
+    settings={"radius": 1.0, "update": "adam", "step_size": 1e-4, "start": 1e-4, "steps": 2},
+)  # fmt: skip
+
 
 def arms(vat: tuple[dict[str, Value], ...], scale: float) -> tuple[Arm, ...]:
     """The competitors; `scale` is the radius that suits the images."""
@@ -73,6 +79,7 @@ FOLLOWER = replace(
     claim="the unrolled gradient matters: SALT is better than the same ascent without unrolling",
     source="Zuo et al. 2021, section 4",
     expects=(Expect("salt", "pgd"), Expect("salt", "noise")),
+    arms=(*DIGITS.arms, PUBLISHED),
     records="few-labels-digits",
     shrunk="8 x 8 digits with 50 labels instead of fine-tuning a language model",
 )

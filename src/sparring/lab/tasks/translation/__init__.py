@@ -1,0 +1,5 @@
+"""Translation with an encoder-decoder transformer."""
+
+from .task import TASKS
+
+__all__ = ["TASKS"]
