@@ -173,3 +173,11 @@ def test_real_files(data_folder: Path) -> None:
     few["train"] = "valid"
     data = task("iwslt14-de-en").load(task("iwslt14-de-en").setting("plain", "small", data=data_folder, overrides=few))
     assert (len(data.validation), len(data.test)) == (728, 6750)
+
+
+def test_the_example_of_the_docs_translates() -> None:
+    page = Path(__file__).parents[3] / "docs" / "translation.md"
+    code = page.read_text().partition("```python\n")[2].partition("```")[0].strip().splitlines()
+    scope: dict[str, object] = {}
+    exec("\n".join(code[:-1]), scope)
+    assert eval(code[-1], scope) == scope["english"]
