@@ -147,7 +147,7 @@ def sweep(
     machines can share a sweep through `--storage`.
 
     Examples: `sparring sweep sequential-digits --method salt --param radius=0.1,0.3,1,3 --seeds 3`,
-    `sparring sweep sst --method attention_at --param epsilon=1:30:log --param lr=1e-4:1e-2:log --trials 30`
+    `sparring sweep sst --method attention_at --param radius=1:30:log --param lr=1e-4:1e-2:log --trials 30`
     """
     from ..registry import task as find
     from ..sweep import Plan, parse_param, sweep_all

@@ -57,11 +57,11 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 def kit(model: nn.Module, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
-    """Smoothed cross-entropy over the target's pieces, and the words of both sides as the places to perturb."""
+    """Smoothed cross-entropy, the mean over all pieces; the words of both sides are the places to perturb."""
     loss = partial(sp.cross_entropy, ignore_index=IGNORED, label_smoothing=setting["label_smoothing"])
     if setting["encoder"] != "scratch":
-        return loss, pretrained.words_of(model), {}
-    return loss, "*_words", {"valid": masks}
+        return loss, pretrained.words_of(model), {"reduction": "tokens"}
+    return loss, "*_words", {"valid": masks, "reduction": "tokens"}
 
 
 PAPER: dict[str, Value] = {
