@@ -24,11 +24,13 @@ from ..models.vgg import VGG, VGG19
 from ..report.figures import Figure, bars, curves, reliability
 from ..task import Data, Method, Setting, Split, Task, Value
 
-LAYERS: dict[str, Callable[[int], nn.Module]] = {
-    "fixed": lambda units: nn.Dropout(0.5),
-    "bernoulli": lambda units: BernoulliDropout(units, keep=0.5),
-    "concrete": lambda units: ConcreteDropout(1, p=0.5),
-    "gaussian": lambda units: GaussianDropout(units, p=0.5, learn=True),
+# From the number of units and the drop rate, at which learned rates start.
+LAYERS: dict[str, Callable[[int, float], nn.Module]] = {
+    "fixed": lambda units, drop: nn.Dropout(drop),
+    "bernoulli": lambda units, drop: BernoulliDropout(units, keep=1 - drop),
+    "concrete": lambda units, drop: ConcreteDropout(1, p=drop),
+    "concrete-units": lambda units, drop: ConcreteDropout(units, p=drop),
+    "gaussian": lambda units, drop: GaussianDropout(units, p=drop, learn=True),
 }
 PLANS: dict[str, tuple[int | str, ...]] = {
     "digits": (8, "M", 16, "M"),
@@ -63,13 +65,14 @@ def build_images(setting: Setting, data: Data) -> nn.Module:
     """A VGG with the dropout that the method names, at the paper's two places."""
     kind = setting["dropout"]
     width = setting["hidden"]
+    layer = LAYERS["fixed" if kind == "bernoulli-tied" else kind]
     model = VGG(
         PLANS[setting["plan"]],
         hidden=(width, width),
         size=setting["size"],
         image_channels=data.train.inputs.shape[1],
         batch_norm=setting["batch_norm"],
-        dropout=LAYERS["fixed" if kind == "bernoulli-tied" else kind],
+        dropout=lambda units: layer(units, setting["drop"]),
     )
     if kind == "bernoulli-tied":
         convert(model, "classifier.*", tie=True)
@@ -179,7 +182,7 @@ def useless_figures(model: nn.Module, data: Data, setting: Setting) -> list[Figu
     return [bars("Keep rates", "keep", {"useful": rates[0][useful], "useless": rates[0][~useful]})] if rates else []
 
 
-OWN: dict[str, Value] = {"dropout": "fixed", "samples": 10, "prior_scale": 0.0, "estimator": "arm"}
+OWN: dict[str, Value] = {"dropout": "fixed", "drop": 0.5, "samples": 10, "prior_scale": 0.0, "estimator": "arm"}
 BAYES: dict[str, Value] = {"prior_scale": 1.0}
 IMAGES = (
     Method("regular", "fixed dropout, deterministic evaluation", plain, {"samples": 0}),
@@ -188,6 +191,7 @@ IMAGES = (
     Method("lbd-disarm", "the same by DisARM", learned, {**BAYES, "dropout": "bernoulli", "estimator": "disarm"}),
     Method("lbd-tied", "one learned rate for all layers", learned, {**BAYES, "dropout": "bernoulli-tied"}),
     Method("concrete", "Concrete dropout, one rate a layer", plain, {**BAYES, "dropout": "concrete"}),
+    Method("concrete-units", "Concrete dropout, a rate a unit", plain, {**BAYES, "dropout": "concrete-units"}),
     Method("gaussian", "Gaussian dropout, a variance a unit", plain, {**BAYES, "dropout": "gaussian"}),
 )
 USELESS = (
