@@ -18,10 +18,8 @@ class Turned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.transpose(0, 1)
-        if isinstance(self.layer, nn.MultiheadAttention):
-            x = self.layer(x, x, x, need_weights=False)[0]
-        else:
-            x = self.layer(x)
+        attends = isinstance(self.layer, nn.MultiheadAttention)
+        x = self.layer(x, x, x, need_weights=False) if attends else self.layer(x)
         x = x[0] if isinstance(x, tuple) else x
         return self.head(x.transpose(0, 1).mean(1))
 

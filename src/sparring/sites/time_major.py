@@ -38,7 +38,7 @@ def _is_time_major(module: nn.Module) -> bool:
     if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         return not module.self_attn.batch_first
     stack = isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder)
-    return stack and any(_is_time_major(layer) for layer in module.layers)
+    return stack and any(map(_is_time_major, module.layers.children()))  # type: ignore[union-attr]
 
 
 def _inside(module: nn.Module) -> Iterator[nn.Module]:
