@@ -15,6 +15,5 @@ MODULES: tuple[str, ...] = (
     "ensembles",
     "attention",
     "dropouts",
-    "segmentation",
     "own",
 )
