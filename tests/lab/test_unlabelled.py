@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_the_labelled_plus_the_penalty_of_the_unlabelled() -
     inputs, targets = data.train.batch(slice(0, 20))
     more = data.unlabelled.inputs[:30]
     recipe = sp.recipes.adversarial_dropout(
-        model, sp.cross_entropy, at=sp.Mask("hidden.**", keep=1.0), fraction=0.05, weight=0.5, detach_clean=True
+        model, sp.cross_entropy, at=sp.Mask("hidden.**", keep=1.0), ball=sp.Flips(0.05), weight=0.5, detach_clean=True
     )
     torch.manual_seed(1)  # the first flips are drawn
     (loss,) = session.objective.steps(inputs, targets, unlabelled=more)

@@ -115,14 +115,14 @@ def test_adversarial_subnetworks_are_worse_than_random_ones() -> None:
     """Fig. 3 (a) in small: a model that is right on its own predictions loses more to the adversary."""
     model, x = Last(20, scale=3.0), inputs(200)
     targets = model(x).argmax(-1)
-    player = sp.GreedyFlip(sp.Flips(0.15), rounds=2)
+    player = sp.GreedyFlip(sp.Flips(0.15), steps=2)
     found = subnetwork_accuracies(model, x, targets, sp.Recurrent("rnn"), player, keep=0.85, count=6)
     assert found.random.shape == found.adversarial.shape == (6,)
     assert found.adversarial.mean() < found.random.mean() < 1
 
 
 def test_the_mean_mask_counts_how_often_each_unit_survives() -> None:
-    model, x, player = Last(10), inputs(50), sp.GreedyFlip(sp.Flips(0.3), rounds=2)
+    model, x, player = Last(10), inputs(50), sp.GreedyFlip(sp.Flips(0.3), steps=2)
     torch.manual_seed(2)
     (kept,) = mean_adversarial_mask(model, x, sp.Recurrent("rnn"), player)
     torch.manual_seed(2)

@@ -68,9 +68,11 @@ def test_units_of_a_pooled_sentence_are_not_words(channels: bool) -> None:
     torch.manual_seed(0)
     words = torch.randint(1, 9, (6, 20))
     words[:, 2:] = 0
-    objective = sp.recipes.adversarial_dropout(Pooled(), sp.cross_entropy, at=sp.Mask("drop", keep=1.0), fraction=0.2)
+    objective = sp.recipes.adversarial_dropout(
+        Pooled(), sp.cross_entropy, at=sp.Mask("drop", keep=1.0), ball=sp.Flips(0.2)
+    )
     objective(words, torch.zeros(6, dtype=torch.long), valid=words != 0)
-    assert 2 < objective.diagnostics["AdD/flips"] <= 4
+    assert 2 < objective.diagnostics["adversarial_dropout/flips"] <= 4
 
 
 def test_an_evaluating_learned_dropout_has_a_mask_for_each_example() -> None:

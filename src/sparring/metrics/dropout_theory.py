@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..passes.calls import Pass
+from ..passes.one import Pass
 from ..passes.step import logits_of
 from ..penalties import Penalty, full_precision, js
 from ..sites.site import Site

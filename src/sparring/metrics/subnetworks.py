@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..objective import Objective, Term
-from ..passes.calls import Pass
+from ..objective import Objective
+from ..passes.one import Pass
 from ..passes.step import Step, logits_of
 from ..penalties import Penalty, full_precision, js
 from ..players import Bernoulli
 from ..players.player import Player
 from ..sites.site import Site, Slot
+from ..terms import Playable, Term
 
 
 @dataclass
@@ -34,23 +35,19 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Listener:
+class _Listener(Playable):
     """A term that notes what its player placed and what that did."""
 
     term: Term
     answer: Answer
-    idle: bool = False
+    name: str = "listener"
 
     @property
-    def name(self) -> str:
-        return self.term.name
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
         return self.term.sites
 
     @property
-    def label_free(self) -> bool:
+    def label_free(self) -> bool:  # type: ignore[override]
         return self.term.label_free
 
     def play(self, step: Step) -> Tensor | None:
@@ -88,7 +85,7 @@ def ask(
         model: in the mode (train, eval) in which it shall be looked at.
         inputs: as the model takes them.
         site: where the player acts.
-        player: for example `GreedyFlip(Flips(0.03), rounds=2)`.
+        player: for example `GreedyFlip(Flips(0.03), steps=2)`.
         penalty: what it raises.
         outputs: from what the model returns to its logits.
     """

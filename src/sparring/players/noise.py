@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
-from .player import Game, InBall, Response, working_copy
+from .player import InBall, Random, working_copy
 
 
 @dataclass(frozen=True)
-class Noise(InBall):
+class Noise(Random, InBall):
     """Random noise: uniform on the ball's surface, over the valid positions of each example.
 
     >>> import sparring as sp
@@ -28,12 +28,9 @@ class Noise(InBall):
     def draw(self, slot: Slot) -> Tensor:
         return self.ball.sample(working_copy(slot), slot.valid, around=slot.value)
 
-    def respond(self, game: Game) -> Response:
-        return Response([self.draw(slot) for slot in game.slots])
-
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Random):
     """A random mask: every entry kept with probability `keep`, kept entries divided by it.
 
     Args:
@@ -51,18 +48,11 @@ class Bernoulli:
             raise ValueError(f"Bernoulli(keep={self.keep}): a keep rate lies in (0, 1]")
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset({"mask"})
-
-    @property
-    def idle(self) -> bool:
-        return False
 
     def draw(self, slot: Slot) -> Tensor:
         shape = (1, *slot.value.shape[1:]) if self.shared else slot.value.shape
         rates = torch.full(shape, self.keep, dtype=slot.value.dtype, device=slot.value.device)
         mask = torch.bernoulli(rates)
         return mask / self.keep if self.rescale else mask
-
-    def respond(self, game: Game) -> Response:
-        return Response([self.draw(slot) for slot in game.slots])

@@ -13,8 +13,8 @@ from ....estimators import ARM, DisARM
 from ....losses import cross_entropy
 from ....nn import BernoulliDropout, ConcreteDropout, GaussianDropout, convert
 from ....objective import Objective
-from ....recipes.learned import learnable_bernoulli
-from ....terms.learned import DropoutKL
+from ....recipes import learnable_bernoulli
+from ....terms import DropoutKL
 from ...errors import unknown
 from ...task import Data, Method, Setting, Value
 

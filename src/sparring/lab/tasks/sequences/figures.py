@@ -16,14 +16,13 @@ from ...task import Data, Setting
 
 
 @dataclass(frozen=True)
-class Recorder:
+class Recorder(sp.Player):
     """A player that keeps what another player answers."""
 
     player: GreedyFlip
     seen: list[Tensor] = field(default_factory=list)
 
     kinds = frozenset({"mask"})
-    idle = False
 
     def respond(self, game: Game) -> Response:
         """The other player's response, remembered."""

@@ -4,7 +4,7 @@ from torch import nn
 
 import sparring as sp
 
-from ....recipes.masks import ramp_up
+from ....recipes import ramp_up
 from ...task import Data, Method, Setting, Trainable
 
 
@@ -39,7 +39,7 @@ def adversarial_dropout(model: nn.Module, setting: Setting, data: Data) -> Train
         ramp_up(setting["weight"], max(1, round(setting["ramp"] * updates))) if setting["ramp"] else setting["weight"]
     )
     return sp.recipes.adversarial_dropout(
-        model, sp.cross_entropy, at="lstm", fraction=setting["flips"], rounds=setting["steps"], weight=weight
+        model, sp.cross_entropy, at="lstm", ball=sp.Flips(setting["flips"]), steps=setting["steps"], weight=weight
     )
 
 
@@ -50,7 +50,7 @@ def adversarial(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """KL to the worst input of an L2 ball, labels unseen."""
-    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), xi=setting["start"])
+    return sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(setting["radius"]), start=setting["start"])
 
 
 def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
