@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_labelled_plus_the_penalty_of_the_unlabelled() -
     (loss,) = session.objective.steps(inputs, targets, unlabelled=more)
     parts = recipe(inputs, targets).item(), recipe(more).item()
     assert loss.item() == pytest.approx(sum(parts), rel=0.02)  # the first flips are drawn
-    assert min(parts) > 0.1 * sum(parts)
+    assert min(parts) > 0.05 * sum(parts)
     plain = prepare(task("few-labels-digits").setting("plain", overrides=SHORT))
     (loss,) = plain.objective.steps(inputs, targets, unlabelled=more)
     assert loss.item() == pytest.approx(nn.functional.cross_entropy(plain.model(inputs), targets).item(), rel=1e-5)

@@ -47,6 +47,9 @@ class GreedyFlip(Player):
     through_scale: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ball, Flips):
+            size = self.ball if isinstance(self.ball, int | float) else "share"
+            raise TypeError(f"GreedyFlip(ball={self.ball!r}): how many flips is an object; write ball=sp.Flips({size})")
         if self.steps < 1:
             raise ValueError(f"GreedyFlip(steps={self.steps}): at least one round")
         if self.restarts < 1:

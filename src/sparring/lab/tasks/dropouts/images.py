@@ -80,7 +80,7 @@ def build(setting: Setting, data: Data) -> nn.Module:
         size=setting["size"],
         image_channels=data.extra["channels"],
         batch_norm=setting["batch_norm"],
-        dropout=lambda units: layer_of(inner, units, 0.5, setting),
+        dropout=lambda units: layer_of(inner, units, setting),
     )
     if setting["weights"]:
         adopt(model, setting["weights"], setting.data)

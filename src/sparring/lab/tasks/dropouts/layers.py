@@ -24,19 +24,18 @@ KINDS = ("fixed", "bernoulli", "concrete", "gaussian")
 GRANULARITIES = ("unit", "layer")
 
 
-def layer_of(kind: str, units: int, p: float, setting: Setting, channels: bool = False) -> nn.Module:
-    """A dropout of `units` units that starts at drop rate `p`.
+def layer_of(kind: str, units: int, setting: Setting, channels: bool = False) -> nn.Module:
+    """A dropout of `units` units; learned rates start at the setting's `drop`.
 
     Args:
         kind: one of `KINDS`.
         units: how many units there are.
-        p: drop rate to start from.
-        setting: says how many rates a layer has and whether Bernoulli masks are divided by the keep rate.
+        setting: the drop rate, how many rates a layer has, and whether Bernoulli masks are divided by the keep rate.
         channels: units are channels of feature maps.
     """
     if setting["granularity"] not in GRANULARITIES:
         raise unknown("granularity", setting["granularity"], GRANULARITIES)
-    rates = units if setting["granularity"] == "unit" else 1
+    rates, p = units if setting["granularity"] == "unit" else 1, setting["drop"]
     if kind == "bernoulli":
         return BernoulliDropout(rates, keep=1 - p, rescale=setting["rescale"])
     if kind == "concrete":
@@ -72,7 +71,7 @@ def learned(
 
 
 OWN: dict[str, Value] = {
-    "dropout": "fixed", "samples": 10, "prior_scale": 0.0, "estimator": "arm", "rescale": True, "granularity": "unit",
+    "dropout": "fixed", "drop": 0.5, "samples": 10, "prior_scale": 0.0, "estimator": "arm", "rescale": True, "granularity": "unit",
 }  # fmt: skip
 BAYES: dict[str, Value] = {"prior_scale": 1.0}
 

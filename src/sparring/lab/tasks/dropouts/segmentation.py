@@ -95,7 +95,7 @@ def build(setting: Setting, data: Data) -> nn.Module:
             growth=setting["growth"],
             down=layers,
             middle=setting["middle"],
-            middle_dropout=lambda units: layer_of(setting["dropout"], units, 0.2, setting, channels=True),
+            middle_dropout=lambda units: layer_of(setting["dropout"], units, setting, channels=True),
         )
     )
 
@@ -185,7 +185,7 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
 
 
 OWN_SEGMENTATION: dict[str, Value] = {
-    **OWN, "granularity": "layer", "camvid": False, "size": 32, "shrink": 1, "window": 2, "stride": 1, "drawn": 2,
+    **OWN, "drop": 0.2, "granularity": "layer", "camvid": False, "size": 32, "shrink": 1, "window": 2, "stride": 1, "drawn": 2,
     "blocks": 2, "deep": False, "first": 8, "growth": 4, "middle": 4,
 }  # fmt: skip
 FULL: dict[str, Value] = {"blocks": 5, "deep": True, "first": 48, "growth": 16, "middle": 15}

@@ -40,7 +40,7 @@ def pgd(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 
 def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """The same ascent, differentiated through."""
+    """The same ascent, differentiated through; `detach_clean=None` cuts the leader's clean side where there are no labels."""
     return sp.recipes.salt(
         model,
         sp.cross_entropy,
@@ -50,6 +50,7 @@ def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         start=setting["start"],
         update=setting["update"],
         weight=setting["weight"],
+        detach_clean=setting["detach_clean"],
     )
 
 
@@ -98,7 +99,7 @@ METHODS = (
         SMALLER,
     ),
     Method("pgd", "SALT's ascent, not differentiated", pgd, {**ASCENT, "weight": 1.0}, SMALLER),
-    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0}, SMALLER),
+    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0, "detach_clean": None}, SMALLER),
     Method(
         "adversarial_dropout",
         "the worst mask of the hidden units",
