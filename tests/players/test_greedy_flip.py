@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.metrics import ask, exact_adversary
+from sparring.metrics import perturb, worst_masks
 from sparring.players import Game, Response
 from sparring.sites import Slot
 
@@ -253,8 +253,8 @@ def test_a_start_without_slope_is_detected_explained_and_left_alone() -> None:
     model, x = Last(20), torch.randn(4, 6, 3)
     for penalty in (sp.js, sp.kl):
         with pytest.warns(UserWarning, match=r"start mask equals the base mask .* use start='flip'"):
-            answer = ask(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.2), start="base"), penalty)
-        assert bool((answer.values[0] == 1).all())
+            found = perturb(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.2), start="base"), penalty)
+        assert bool((found.values[0] == 1).all())
 
 
 def test_other_noise_allows_the_base_as_a_start() -> None:
@@ -291,9 +291,9 @@ def test_greedy_beats_random_and_with_a_few_starts_comes_near_the_exact_worst_ma
         torch.manual_seed(seed)
         model, x = Last(size), torch.randn(16, 8, 3)
         ball = sp.Flips((flips + 1e-3) / size)
-        exact += float(exact_adversary(model, x, site, size, flips).divergence.mean())
-        greedy += float(ask(model, x, site, sp.GreedyFlip(ball, steps=2)).divergence.mean())
-        best += float(ask(model, x, site, sp.GreedyFlip(ball, steps=2, restarts=4)).divergence.mean())
+        exact += float(worst_masks(model, x, site, size, flips).divergence.mean())
+        greedy += float(perturb(model, x, site, sp.GreedyFlip(ball, steps=2)).divergence.mean())
+        best += float(perturb(model, x, site, sp.GreedyFlip(ball, steps=2, restarts=4)).divergence.mean())
         mask = ball.sample(torch.ones(16, size), torch.tensor(flips))
         random += float(
             sp.js(model(x), sp.perturbed_call(model, {site: mask / mask.mean(1, keepdim=True)}, x)).mean().detach()
@@ -305,7 +305,28 @@ def test_greedy_beats_random_and_with_a_few_starts_comes_near_the_exact_worst_ma
 def test_restarts_keep_the_best_answer_of_each_example() -> None:
     model, x, site = Last(12), torch.randn(9, 6, 3), sp.Recurrent("rnn")
     torch.manual_seed(4)
-    alone = torch.stack([ask(model, x, site, sp.GreedyFlip(sp.Flips(0.3))).divergence for _ in range(3)])
+    alone = torch.stack([perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.3))).divergence for _ in range(3)])
     torch.manual_seed(4)
-    together = ask(model, x, site, sp.GreedyFlip(sp.Flips(0.3), restarts=3))
+    together = perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.3), restarts=3))
     torch.testing.assert_close(together.divergence, alone.amax(0))
+
+
+def test_a_step_back_to_the_base_mask_does_not_flip_on_rounding_noise() -> None:
+    """A hump s^2 exp(-s^2): the start flip lands beyond its top, so the first look goes back to the base mask, where the exact slope is
+    zero and the computed one is rounding."""
+    slopes = torch.tensor([[3.0] * 8, [0.2] * 8], dtype=torch.float64)  # the second example stands before the top
+
+    def payoff(values: Any, attached: bool = False, clean: Tensor | None = None) -> Tensor:
+        push = ((1 - values[0]) * slopes).sum(1)
+        rounding = 1e-18 * (1 - values[0]).sum(1)
+        return push.square() * torch.exp(-push.square()) + rounding
+
+    base = torch.ones(2, 8, dtype=torch.float64)
+    game = Game([Slot("mask", base)], payoff, torch.zeros(2, 2), torch.zeros(2, 2), [], 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        response = sp.GreedyFlip(sp.Flips(0.5), steps=3, rescale=False).respond(game)
+    assert response.unperturbed is not None
+    assert response.unperturbed.tolist() == [True, False]
+    assert torch.equal(response.values[0][0], base[0])
+    assert (response.values[0][1] != base[1]).any()

@@ -79,10 +79,10 @@ def test_an_evaluating_learned_dropout_has_a_mask_for_each_example() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), sp.nn.BernoulliDropout(12), nn.Linear(12, 4)).eval()
     x, player = torch.randn(5, 3), sp.GreedyFlip(sp.Flips(0.4), start=torch.ones(1, 12))
-    (mask,) = sp.metrics.ask(model, x, sp.Mask(), player).values
+    (mask,) = sp.metrics.perturb(model, x, sp.Mask(), player).values
     assert mask.shape == (5, 12)
     for k in range(5):
-        (alone,) = sp.metrics.ask(model, x[k : k + 1], sp.Mask(), player).values
+        (alone,) = sp.metrics.perturb(model, x[k : k + 1], sp.Mask(), player).values
         torch.testing.assert_close(mask[k : k + 1], alone)
 
 

@@ -1,6 +1,7 @@
 """Players that do not look: random noise and random masks, the control of every method."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,15 +36,18 @@ class Bernoulli(Random):
 
     Args:
         keep: keep rate in (0, 1].
-        rescale: divide by the keep rate, so that the mask's mean is one.
+        rescale: divide by the keep rate, so that the mask's mean is one on average; "active" divides each example's mask by the
+            share of entries it kept, so that its mean is exactly one.
         shared: one mask for the whole batch instead of one per example.
     """
 
     keep: float
-    rescale: bool = True
+    rescale: bool | Literal["active"] = True
     shared: bool = False
 
     def __post_init__(self) -> None:
+        if self.rescale not in (True, False, "active"):
+            raise ValueError(f'Bernoulli(rescale={self.rescale!r}): choose True, False or "active"')
         if not 0 < self.keep <= 1:
             raise ValueError(f"Bernoulli(keep={self.keep}): a keep rate lies in (0, 1]")
 
@@ -55,4 +59,7 @@ class Bernoulli(Random):
         shape = (1, *slot.value.shape[1:]) if self.shared else slot.value.shape
         rates = torch.full(shape, self.keep, dtype=slot.value.dtype, device=slot.value.device)
         mask = torch.bernoulli(rates)
+        if self.rescale == "active":
+            kept = mask.mean(tuple(range(1, mask.dim())), keepdim=True)
+            return mask / kept.clamp_min(torch.finfo(mask.dtype).tiny)
         return mask / self.keep if self.rescale else mask

@@ -13,7 +13,16 @@ from pathlib import Path
 from ..errors import LabError, first_line, unknown
 from .study import Study
 
-MODULES = ("few_labels", "recurrent", "ensembles", "recommending")  # of `catalogue`, in the order to run them
+# Of `catalogue`, in the order to run them.
+MODULES = (
+    "few_labels",
+    "recurrent",
+    "attention",
+    "ensembles",
+    "recommending",
+    "fine_tuning",
+    "learned_dropout",
+)
 
 
 @cache

@@ -7,6 +7,7 @@ example to copy.
 MODULES: tuple[str, ...] = (
     "sequences",
     "language",
+    "sentiment",
     "few_labels",
     "toy",
     "glue",
@@ -15,6 +16,5 @@ MODULES: tuple[str, ...] = (
     "ensembles",
     "attention",
     "dropouts",
-    "segmentation",
     "own",
 )

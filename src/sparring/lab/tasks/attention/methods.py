@@ -21,9 +21,9 @@ def method(name: str, summary: str, recipe: Recipe, **settings: Value) -> Method
     return Method(name, summary, objective, settings)
 
 
-def at_scores(recipe: Callable[..., Trainable]) -> Recipe:
-    """One of the recipes whose epsilon is set, at the attention layer."""
-    return lambda model, setting: recipe(model, sp.cross_entropy, at="attention", ball=sp.L2(setting["radius"]))
+def at_scores(recipe: Callable[..., Trainable], **more: Any) -> Recipe:
+    """One of the recipes whose radius is set, at the attention layer."""
+    return lambda model, setting: recipe(model, sp.cross_entropy, at="attention", ball=sp.L2(setting["radius"]), **more)
 
 
 def ball_at(recipe: Callable[..., Trainable], site: Callable[[], Any]) -> Recipe:
@@ -57,6 +57,12 @@ METHODS = (
         "attention_noise", "random noise on the attention scores", at_scores(sp.recipes.attention_noise), radius=5.0
     ),
     method("attention_at", "adversarial attention scores", at_scores(sp.recipes.attention_at), radius=5.0),
+    method(
+        "attention_at_released",
+        "attention scores that lower the loss, as the released code places them",
+        at_scores(sp.recipes.attention_at, direction="released"),
+        radius=5.0,
+    ),
     method("attention_iat", "adversarial differences of attention, rows summed", iat, radius=5.0, reading="row_sum"),
     method("attention_iat_per_word", "the same, a ball for each word", iat, radius=1.0, reading="per_word"),
     method(

@@ -21,10 +21,15 @@ def noise(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     return sp.Objective(model, sp.cross_entropy, term)
 
 
-def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+def vat(model: nn.Module, setting: Setting, data: Data) -> sp.Objective:
     """KL to the worst point at `radius`, whose direction is sought at the distance `start`."""
     ball = sp.L2(setting["radius"])
     return sp.recipes.vat(model, sp.cross_entropy, ball=ball, start=setting["start"], weight=setting["weight"])
+
+
+def vat_entropy(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+    """VAT, and the entropy of the predictions."""
+    return vat(model, setting, data) + sp.Objective(model, sp.cross_entropy, sp.Entropy(setting["entropy"]))
 
 
 def pgd(model: nn.Module, setting: Setting, data: Data) -> Trainable:
@@ -35,7 +40,7 @@ def pgd(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 
 def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """The same ascent, differentiated through."""
+    """The same ascent, differentiated through; `detach_clean=None` cuts the leader's clean side where there are no labels."""
     return sp.recipes.salt(
         model,
         sp.cross_entropy,
@@ -86,8 +91,15 @@ METHODS = (
     Method("dropout", "the same with dropout in the hidden layers", plain, {"keep": 0.5}),
     Method("noise", "KL to a random point nearby", noise, {"radius": 2.0, "weight": 1.0}, SMALLER),
     Method("vat", "KL to the worst point nearby", vat, {"radius": 2.0, "start": 10.0, "weight": 1.0}, SMALLER),
+    Method(
+        "vat_entropy",
+        "VAT, and be sure of what is predicted",
+        vat_entropy,
+        {"radius": 2.0, "start": 10.0, "weight": 1.0, "entropy": 1.0},
+        SMALLER,
+    ),
     Method("pgd", "SALT's ascent, not differentiated", pgd, {**ASCENT, "weight": 1.0}, SMALLER),
-    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0, "detach_clean": False}, SMALLER),
+    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0, "detach_clean": None}, SMALLER),
     Method(
         "adversarial_dropout",
         "the worst mask of the hidden units",

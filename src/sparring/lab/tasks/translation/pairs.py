@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Pairs(Split):
 
     references: Sequence[str] = field(default_factory=tuple)
     beam: int = 1
-    pieces: Pieces | None = None
+    pieces: Any = None
 
     def first(self, count: int) -> "Pairs":
         """The first pairs only."""

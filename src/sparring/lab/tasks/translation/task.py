@@ -18,6 +18,7 @@ from ...data.pieces import Pieces
 from ...models.transformer import Translator
 from ...task import Data, Setting, Task, Value
 from ..competitors import competitors
+from . import pretrained
 from .pairs import IGNORED, encoded, masks, read
 from .scores import evaluate, figures
 
@@ -27,6 +28,9 @@ def load(name: str, setting: Setting) -> Data:
     train, validation, test = read(name, setting)
     if setting["examples"]:
         train = train.take(np.arange(min(setting["examples"], len(train))))
+    if setting["encoder"] != "scratch":
+        encode = partial(pretrained.encoded, encoder=setting["encoder"])
+        return Data(encode(train, length=setting["length"]), encode(validation), encode(test, beam=setting["beam"]), {})
     pieces = Pieces.learn([*train.first, *(train.second or [])], setting["pieces"])
     return Data(
         encoded(train, pieces, setting["length"]),
@@ -37,7 +41,9 @@ def load(name: str, setting: Setting) -> Data:
 
 
 def build(setting: Setting, data: Data) -> nn.Module:
-    """The transformer."""
+    """Our transformer, or a pretrained one."""
+    if setting["encoder"] != "scratch":
+        return pretrained.build(setting["encoder"], setting["dropout"])
     return Translator(
         data.extra["pieces"],
         setting["width"],
@@ -51,12 +57,15 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 def kit(model: nn.Module, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
-    """Smoothed cross-entropy over the target's pieces, and the words of both sides as the places to perturb."""
+    """Smoothed cross-entropy, the mean over all pieces; the words of both sides are the places to perturb."""
     loss = partial(sp.cross_entropy, ignore_index=IGNORED, label_smoothing=setting["label_smoothing"])
-    return loss, "*_words", {"valid": masks}
+    if setting["encoder"] != "scratch":
+        return loss, pretrained.words_of(model), {"reduction": "tokens"}
+    return loss, "*_words", {"valid": masks, "reduction": "tokens"}
 
 
 PAPER: dict[str, Value] = {
+    "encoder": "scratch",  # or a folder or name of an encoder-decoder that transformers can load
     "train": "train",
     "examples": 0,
     "length": 175,
