@@ -160,7 +160,12 @@ METHODS = (
     Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
     Method("adp", _diversity(lambda w: ensembles.ADP(2 * w, 0.5 * w)), ("ensemble",), ball=None),
     Method("deg", _diversity(ensembles.DEG), ("ensemble",), ball=None),
-    Method("trs", _diversity(lambda w: ensembles.TRS(40 * w, 2.5 * w, steps=2, bounds=None)), ("ensemble",), ball=None),
+    Method(
+        "trs",
+        _diversity(lambda w: ensembles.TRS(40 * w, 2.5 * w, ball=sp.Linf(0.03), steps=2)),
+        ("ensemble",),
+        ball=None,
+    ),
     Method("adversarial_training-member", _per_member, ("ensemble",), ball=sp.Linf),
     Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
     Method("learnable_bernoulli-disarm", _learned(estimator=sp.DisARM()), ("learned",), ball=None),
