@@ -134,4 +134,7 @@ class PGD(InBall):
             state = self.advance(state._replace(deltas=tuple(points)), gradients, game.slots, step)
             if not exact:
                 state = State(*(tuple(t.detach() for t in part) for part in state))
-        return Response([only(good, d) for d in state.deltas], unperturbed=~good, backward_passes=self.steps)
+        # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
+        # two, and through its forward pass, which costs one.
+        spent = self.steps * (4 if exact else 1)
+        return Response([only(good, d) for d in state.deltas], unperturbed=~good, backward_passes=spent)
