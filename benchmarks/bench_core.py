@@ -73,15 +73,15 @@ def objective_of(name: str, model: nn.Module) -> Any:
     loss, at, ball = sp.cross_entropy, "embedding", sp.L2(1.0)
     return {
         "plain": lambda: lambda x, y: nn.functional.cross_entropy(model(x), y),
-        "VAT": lambda: recipes.vat(model, loss, at, ball),
-        "SALT K=1 exact": lambda: recipes.salt(model, loss, at, ball),
-        "SALT K=1 finite difference": lambda: recipes.salt(model, loss, at, ball, backend="finite_difference"),
-        "adversarial training": lambda: recipes.adversarial_training(model, loss, at, ball),
-        "SMART": lambda: recipes.smart(model, loss, at, ball, step_size=None),
+        "VAT": lambda: recipes.vat(model, loss, at, ball=ball),
+        "SALT K=1 exact": lambda: recipes.salt(model, loss, at, ball=ball),
+        "SALT K=1 finite difference": lambda: recipes.salt(model, loss, at, ball=ball, unroll="finite_difference"),
+        "adversarial training": lambda: recipes.adversarial_training(model, loss, at, ball=ball),
+        "SMART": lambda: recipes.smart(model, loss, at, ball=ball, step_size=None),
         "SMART without proximal term": lambda: recipes.smart(
-            model, loss, at, ball, step_size=None, proximal_weight=0.0
+            model, loss, at, ball=ball, step_size=None, proximal_weight=0.0
         ),
-        "FreeLB K=3": lambda: recipes.free_lb(model, loss, at, ball),
+        "FreeLB K=3": lambda: recipes.free_lb(model, loss, at, ball=ball),
         "R-Drop": lambda: recipes.r_drop(model, loss),
     }[name]()
 
@@ -132,8 +132,8 @@ def main() -> None:
         print(ratio.row(GOALS.get(name)))
     deep = Deep()
     features, labels = torch.randn(256, 512), torch.randint(CLASSES, (256,))
-    late = recipes.vat(deep, sp.cross_entropy, "11", sp.L2(1.0))
-    whole = recipes.vat(deep, sp.cross_entropy, "11", sp.L2(1.0), replay=False)
+    late = recipes.vat(deep, sp.cross_entropy, "11", ball=sp.L2(1.0))
+    whole = recipes.vat(deep, sp.cross_entropy, "11", ball=sp.L2(1.0), replay=False)
     print("\nVAT on the last hidden layer of a 13-layer network; ratio to a plain step")
     plain = step_of(lambda a, b: nn.functional.cross_entropy(deep(a), b), deep, features, labels)
     deep_ratios = interleave(

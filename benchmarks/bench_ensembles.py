@@ -69,8 +69,8 @@ def compare(
     if second_order:
         fgsm = FastGradient(Linf(0.03))
         variants |= {
-            "FGSM on the ensemble": variant(adversary=fgsm),
-            "FGSM on each member": variant(adversary=fgsm, craft="member"),
+            "FGSM on the ensemble": variant(by=fgsm),
+            "FGSM on each member": variant(by=fgsm, craft="member"),
             "DEG": variant(DEG()),
             "TRS": variant(TRS(), reduce="sum"),
         }

@@ -75,9 +75,11 @@ class Classifier(nn.Module):
 
 STEPS: dict[str, Callable[[nn.Module], sp.Objective]] = {
     "plain nn.LSTM step": lambda model: sp.Objective(model, sp.cross_entropy),
-    "adversarial dropout, K = 1": lambda model: sp.recipes.adversarial_dropout(model, sp.cross_entropy, fraction=0.06),
+    "adversarial dropout, K = 1": lambda model: sp.recipes.adversarial_dropout(
+        model, sp.cross_entropy, ball=sp.Flips(0.06)
+    ),
     "adversarial dropout, K = 2": lambda model: sp.recipes.adversarial_dropout(
-        model, sp.cross_entropy, fraction=0.06, rounds=2
+        model, sp.cross_entropy, ball=sp.Flips(0.06), steps=2
     ),
     "variational dropout": lambda model: sp.recipes.variational_dropout(model, sp.cross_entropy),
     "fraternal dropout": lambda model: sp.recipes.fraternal_dropout(model, sp.cross_entropy),

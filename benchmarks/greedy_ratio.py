@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.metrics import ask, exact_adversary
+from sparring.metrics import perturb, worst_masks
 
 
 class Last(nn.Module):
@@ -45,11 +45,13 @@ def main() -> None:
         for seed in range(options.models):
             torch.manual_seed(seed)
             model, x = Last(size), torch.randn(16, 8, 3)
-            best += float(exact_adversary(model, x, site, size, flips).divergence.mean())
+            best += float(worst_masks(model, x, site, size, flips).divergence.mean())
             mask = ball.sample(torch.ones(16, size), torch.tensor(flips))
             scaled = mask / mask.mean(1, keepdim=True)
             reached[0] += sp.js(model(x), sp.perturbed_call(model, {site: scaled}, x)).mean().detach()
-            reached[1:] += torch.tensor([float(ask(model, x, site, player).divergence.mean()) for player in players])
+            reached[1:] += torch.tensor(
+                [float(perturb(model, x, site, player).divergence.mean()) for player in players]
+            )
         print(f"| {size} | " + " | ".join(f"{value:.2f}" for value in reached / best) + " |", flush=True)
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     data = sst.load(setting)
     torch.manual_seed(0)
     model = sst.build(setting, data)
-    objective = sp.recipes.attention_at(model, sp.cross_entropy, at="attention", epsilon=1.0)
+    objective = sp.recipes.attention_at(model, sp.cross_entropy, at="attention", ball=sp.L2(1.0))
     optimiser = torch.optim.Adam(model.parameters(), lr=setting["lr"])
     for epoch in range(8):
         for index in torch.randperm(len(data.train), generator=torch.Generator().manual_seed(epoch)).split(32):

@@ -26,5 +26,5 @@ for epoch in range(5):
         optimiser.zero_grad()
     with torch.no_grad():
         right = (model(inputs[test]).argmax(-1) == targets[test]).float().mean()
-    penalty = objective.diagnostics["FastGradient@input/penalty"]
+    penalty = objective.diagnostics["vat/penalty"]
     print(f"epoch {epoch + 1}: accuracy {right:.3f}, penalty {penalty:.4f}")

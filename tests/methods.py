@@ -43,6 +43,14 @@ def _additive(recipe: Callable[..., sp.Objective], ball: Callable[[float], Any] 
     return build
 
 
+def _control(recipe: Callable[..., sp.Objective]) -> Callable[..., sp.Objective]:
+    def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+        options.setdefault("penalty", scene.penalty)
+        return recipe(model, scene.loss, at=scene.at, by=sp.Noise(sp.L2(radius)), **options)
+
+    return build
+
+
 def _noise(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
     return sp.Objective(
         model, scene.loss, sp.Term(sp.Output(scene.at), sp.Noise(sp.L2(radius)), scene.penalty, weight), **options
@@ -64,7 +72,7 @@ def _two_terms(
 
 def _attention(recipe: Callable[..., sp.Objective], **fixed: Any) -> Callable[..., sp.Objective]:
     def build(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
-        return recipe(model, scene.loss, epsilon=radius, **fixed, **options)
+        return recipe(model, scene.loss, ball=sp.L2(radius), **fixed, **options)
 
     return build
 
@@ -95,10 +103,10 @@ def _masks(recipe: Callable[..., sp.Objective], divergence: bool = True, **fixed
 def _dropout_and_vat(
     scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any
 ) -> sp.Objective:
-    also = recipes.vat(model, scene.loss, at=scene.at, ball=sp.L2(radius), penalty=scene.penalty, weight=weight).terms
-    return recipes.adversarial_dropout(
-        model, scene.loss, fraction=0.5, penalty=scene.penalty, weight=weight, terms=also, **options
+    masks = recipes.adversarial_dropout(
+        model, scene.loss, ball=sp.Flips(0.5), penalty=scene.penalty, weight=weight, **options
     )
+    return masks + recipes.vat(model, scene.loss, at=scene.at, ball=sp.L2(radius), penalty=scene.penalty, weight=weight)
 
 
 def _diversity(term: Callable[[float], Any]) -> Callable[..., sp.Objective]:
@@ -123,7 +131,8 @@ METHODS = (
         "adversarial_training-linf", _additive(recipes.adversarial_training, sp.Linf, divergence=False), ball=sp.Linf
     ),
     Method("vat", _additive(recipes.vat), label_free=True),
-    Method("vat-pgd", _additive(recipes.vat, form="pgd", iterations=2), label_free=True),
+    Method("vat-2", _additive(recipes.vat, steps=2, start=0.1), label_free=True),
+    Method("vat-control", _control(recipes.vat), label_free=True),
     Method("vat-late", _additive(recipes.vat, late=True), label_free=True),
     Method("smart", _additive(recipes.smart, sp.Linf, step_size=0.3, start=1e-2), ball=sp.Linf, label_free=True),
     Method("salt", _additive(recipes.salt, start=1e-2), label_free=True),
@@ -133,7 +142,7 @@ METHODS = (
         ball=sp.Linf,
         label_free=True,
     ),
-    Method("salt-finite", _additive(recipes.salt, backend="finite_difference", start=1e-2), label_free=True),
+    Method("salt-finite", _additive(recipes.salt, unroll="finite_difference", start=1e-2), label_free=True),
     Method("salt-late", _additive(recipes.salt, late=True, start=1e-2), label_free=True),
     Method("free_lb", _additive(recipes.free_lb, divergence=False)),
     Method("free_lb-penalty", _additive(recipes.free_lb, steps=2), label_free=True),
@@ -162,24 +171,28 @@ METHODS = (
     Method("expectation_linear", _masks(recipes.expectation_linear, keep=0.7), RECURRENT, ball=None, label_free=True),
     Method("fraternal_dropout", _masks(recipes.fraternal_dropout, keep=0.7), RECURRENT, ball=None, label_free=True),
     Method(
-        "adversarial_dropout", _masks(recipes.adversarial_dropout, fraction=0.5), RECURRENT, ball=None, label_free=True
+        "adversarial_dropout",
+        _masks(recipes.adversarial_dropout, ball=sp.Flips(0.5)),
+        RECURRENT,
+        ball=None,
+        label_free=True,
     ),
     Method(
         "adversarial_dropout-2",
-        _masks(recipes.adversarial_dropout, fraction=0.5, rounds=2),
+        _masks(recipes.adversarial_dropout, ball=sp.Flips(0.5), steps=2),
         RECURRENT,
         ball=None,
         label_free=True,
     ),
     Method(
         "adversarial_dropout-masks",
-        _masks(recipes.adversarial_dropout, at=sp.Mask(keep=1.0), fraction=0.5),
+        _masks(recipes.adversarial_dropout, at=sp.Mask(keep=1.0), ball=sp.Flips(0.5)),
         ball=None,
         label_free=True,
     ),
     Method(
         "adversarial_dropout-weights",
-        _masks(recipes.adversarial_dropout, at=sp.RecurrentWeights(), fraction=0.5),
+        _masks(recipes.adversarial_dropout, at=sp.RecurrentWeights(), ball=sp.Flips(0.5)),
         RECURRENT,
         ball=None,
         label_free=True,

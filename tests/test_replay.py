@@ -186,8 +186,8 @@ def test_gradient_checkpointing_changes_nothing(at: str, recipe: Any) -> None:
         torch.manual_seed(0)
         model = Checkpointed().double()
         model.on = on
-        options = {"backend": "finite_difference"} if recipe is sp.recipes.salt else {}
-        objective = recipe(model, sp.cross_entropy, at, sp.L2(0.5), **options)
+        options = {"unroll": "finite_difference"} if recipe is sp.recipes.salt else {}
+        objective = recipe(model, sp.cross_entropy, at, ball=sp.L2(0.5), **options)
         torch.manual_seed(1)
         x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
         for loss in objective.steps(x, y):

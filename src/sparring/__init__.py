@@ -1,15 +1,27 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
-from . import attacks, ensembles, estimators, metrics, nn, recipes
+from . import attacks, ensembles, estimators, metrics, nn, recipes, terms
 from .balls import L2, Ball, Flips, Linf
-from .estimators import ARM, DisARM, DropoutKL, Enumerate, LearnedRates, LeaveOneOut, Reinforce
+from .estimators import ARM, DisARM, Enumerate, LeaveOneOut, Reinforce
 from .losses import binary_cross_entropy, cross_entropy, squared_loss
-from .objective import Objective, Term
-from .passes.calls import perturbed_call
+from .objective import Objective
+from .passes import perturbed_call
 from .penalties import js, kl, probability_error, reverse_kl, squared_error, symmetric_kl
-from .players import PGD, Bernoulli, FastGradient, GreedyFlip, Interpretable, Noise, WordDirections
+from .players import (
+    PGD,
+    Bernoulli,
+    FastGradient,
+    Game,
+    GreedyFlip,
+    Interpretable,
+    Noise,
+    Player,
+    Response,
+    WordDirections,
+)
 from .predict import predict
-from .sites import Input, Mask, Output, Recurrent, RecurrentWeights, Scores, Words
+from .sites import Input, Mask, Output, Recurrent, RecurrentWeights, Scores, Site, Slot, Weights, Words
+from .terms import DropoutKL, Entropy, LearnedRates, Playable, Term
 
 __version__ = "0.1.0"
 
@@ -21,9 +33,11 @@ __all__ = [
     "Bernoulli",
     "DisARM",
     "DropoutKL",
+    "Entropy",
     "Enumerate",
     "FastGradient",
     "Flips",
+    "Game",
     "GreedyFlip",
     "Input",
     "Interpretable",
@@ -34,11 +48,17 @@ __all__ = [
     "Noise",
     "Objective",
     "Output",
+    "Playable",
+    "Player",
     "Recurrent",
     "RecurrentWeights",
     "Reinforce",
+    "Response",
     "Scores",
+    "Site",
+    "Slot",
     "Term",
+    "Weights",
     "WordDirections",
     "Words",
     "attacks",
@@ -58,4 +78,5 @@ __all__ = [
     "squared_error",
     "squared_loss",
     "symmetric_kl",
+    "terms",
 ]

@@ -67,6 +67,16 @@ def squared_loss(outputs: Tensor, targets: Tensor, valid: Tensor | None = None) 
     return per_example((full_precision(outputs) - targets).square(), valid)
 
 
+def member_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every member on every example, (B, K), in float32 at least.
+
+    >>> tuple(member_losses(torch.zeros(2, 3, 4), torch.tensor([2, 0])).shape)
+    (2, 3)
+    """
+    chosen = targets[:, None].expand(-1, logits.shape[1])
+    return F.cross_entropy(full_precision(logits).flatten(0, 1), chosen.flatten(), reduction="none").view(chosen.shape)
+
+
 def _same_shape(name: str, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Match (B, 1) outputs with (B,) targets; broadcasting them would silently give a (B, B) loss."""
     if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:

@@ -1,19 +1,26 @@
 """The objective: a clean pass, players that respond to it, penalties that add up."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .passes.calls import Layout
-from .passes.randomness import devices_of
-from .passes.replay import Tape, eager_modules, is_compiled
-from .passes.step import Step, ValidMask, logits_of
+from .nn.randomness import devices_of
+from .passes.joint import joined
+from .passes.layout import Layout
+from .passes.masks import Masks, ValidMask, ignored_label, sides_of
+from .passes.replay import Prefix, Tape
+from .passes.step import Reduction, Step, logits_of
+from .passes.wrapped import wrapper_of
 from .sites.site import Site
-from .terms.term import Playable, Term, Weight
+from .terms.checks import apart, check_model, check_terms
+from .terms.playable import Leading, Playable
+from .terms.shares import ClassShares
+from .terms.sums import Parts, summed
 
-__all__ = ["Objective", "Playable", "Term", "Weight"]
+__all__ = ["Objective"]
 
 
 class Objective(nn.Module):
@@ -25,23 +32,23 @@ class Objective(nn.Module):
     >>> objective = sp.Objective(model, sp.cross_entropy, term)
     >>> loss = objective(torch.randn(6, 4), torch.randint(3, (6,)))
     >>> loss.backward()
-    >>> round(objective.diagnostics["PGD@0/norm"], 3)
+    >>> round(objective.diagnostics["pgd/norm"], 3)
     0.5
+
+    `a + b` puts two objectives over the same model together: one clean pass, each term as it was, the supervised loss once.
 
     Args:
         model: any module; called with the inputs: a tensor, a tuple (positional) or a mapping (keywords).
         loss: per-example supervised loss, `loss(outputs, targets) -> (B,)`.
-        terms: `Term`s, or anything that plays like one.
+        terms: `Term`s, or any other `Playable`.
         outputs: from what the model returns to the tensor of outputs; by default the tensor itself or its `.logits`.
-        clean_weight: factor of the supervised loss on the clean pass.
-        valid: function from the inputs to the padding mask, where it is not given with each call. An `attention_mask` among keyword
-            inputs is found by itself.
+        valid: function from the inputs to the padding mask, where it is not given with each call. `attention_mask` and
+            `decoder_attention_mask` among keyword inputs are found by themselves.
+        reduction: "examples" gives every example the same weight, "tokens" every position that counts (as Hugging Face's own losses).
+        separate: labelled and unlabelled examples go through the model apart. None: where batch norm would mix them.
         measure_noise_every: every that many steps, also charge random noise of the player's own norm (0: never).
         replay: use prefix replay; switch it off only to check that it changes nothing.
     """
-
-    update_each_loss = False
-    calls: Tensor
 
     def __init__(
         self,
@@ -49,118 +56,244 @@ class Objective(nn.Module):
         loss: Callable[..., Tensor],
         *terms: Playable,
         outputs: Callable[[Any], Tensor] | None = None,
-        clean_weight: float = 1.0,
         valid: Callable[[Any], ValidMask] | None = None,
+        reduction: Reduction = "examples",
+        separate: bool | None = None,
         measure_noise_every: int = 0,
         replay: bool = True,
     ) -> None:
         super().__init__()
+        if reduction not in ("examples", "tokens"):
+            raise ValueError(f'Objective(reduction={reduction!r}): choose "examples" or "tokens"')
+        check_model(model, loss)
+        check_terms(terms, model)
         self.model = model
         self.loss = loss
-        self.terms = _renamed(terms)
-        self.extract = outputs or logits_of
-        self.clean_weight = clean_weight
-        self.valid = valid
-        self.measure_noise_every = measure_noise_every
-        self.replay = replay
+        self.terms, self._names = apart(terms)
+        self.options = {
+            "outputs": outputs,
+            "valid": valid,
+            "reduction": reduction,
+            "separate": separate,
+            "measure_noise_every": measure_noise_every,
+            "replay": replay,
+        }
         self.stateful = nn.ModuleList(term for term in self.terms if isinstance(term, nn.Module))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-        for term in self.terms:
-            for site in term.sites:
-                _check_reachable(site, model)
-            if getattr(getattr(term, "by", None), "unroll", False) == "autograd" and any(
-                map(is_compiled, model.modules())
-            ):
-                raise ValueError(
-                    'unroll="autograd" differentiates twice, which compiled modules do not support: '
-                    'use unroll="finite_difference", or the module before torch.compile'
-                )
-        self._without_prefix: set[frozenset[Site]] = set()
+        self.number = 0
+        self._prefixes: dict[frozenset[Site], Prefix] = {}
         self._layout: Layout | None = None
         self._notes: dict[str, Any] = {}
+        self._shares = ClassShares()
 
-    def forward(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Tensor:
+    # -- asking for losses -------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        valid: ValidMask = None,
+        unlabelled: Any = None,
+        *,
+        unlabelled_valid: ValidMask = None,
+        items: Tensor | float | None = None,
+        part: int | None = None,
+    ) -> Tensor:
         """The loss of one batch, a scalar.
 
         Args:
             inputs: what the model takes.
             targets: what the loss takes; None keeps the terms that need no labels.
-            valid: False on padding, (B, T); or masks by slot-name pattern and "outputs" where lengths differ.
+            valid: False on padding, (B, T); or masks by slot-name pattern, "source", "target" and "outputs" where lengths differ.
+            unlabelled: more inputs without targets, for the terms that need none; averaged on their own and added.
+            unlabelled_valid: the padding mask of those.
+            items: what sums are divided by instead of this batch's examples (or tokens): with gradient accumulation, their number
+                in all the batches that are accumulated.
+            part: which of a training step's losses, for methods that have several; None: all of them in one.
         """
+        if unlabelled is not None and targets is None:
+            raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
         terms = self._active(targets)
-        step = self.begin(inputs, targets, valid, terms)
-        if self.clean_weight == 0 and terms and all(getattr(term, "blind", False) for term in terms):
-            total = self._blind(step, terms)
+        leader = terms[0] if terms and isinstance(terms[0], Leading) else None
+        batch = None
+        if unlabelled is not None and leader is None and self._joins(terms):
+            batch = joined(inputs, unlabelled, valid, unlabelled_valid)
+        if batch is not None:
+            step = self.begin(batch.inputs, targets, batch.valid, terms, items=items, labelled=batch.labelled)
         else:
-            step.begin()
+            step = None if leader else self.begin(inputs, targets, valid, terms, items=items)
+        if leader is not None:
+            total, step = leader.lead(
+                lambda: self.begin(inputs, targets, valid, terms, items=items, speaker=self._name(leader)), part
+            )
+        else:
+            assert step is not None
             total = self._settle(step, terms)
+        if unlabelled is not None and batch is None:
+            total = self._with_unlabelled(total, step, unlabelled, unlabelled_valid, items)
+        elif batch is not None:
+            self._shares.add(step.outputs[batch.labelled :])
         self._finish(step, total)
         return total
 
-    def steps(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Iterator[Tensor]:
-        """The losses of one training step, to be back-propagated one after the other."""
-        yield self(inputs, targets, valid)
+    def steps(
+        self, inputs: Any, targets: Any = None, valid: ValidMask = None, unlabelled: Any = None
+    ) -> Iterator[Tensor]:
+        """The losses of one training step, to be back-propagated one after the other; the arguments are those of a call.
+
+        Inside `DistributedDataParallel` every loss goes through the wrapper, so that gradients are synchronised.
+        """
+        ask = wrapper_of(self) or self
+        given = {} if unlabelled is None else {"unlabelled": unlabelled}
+        parts = self._parts(targets)
+        if parts == 1:
+            yield ask(inputs, targets, valid, **given)
+            return
+        for part in range(parts):
+            yield ask(inputs, targets, valid, part=part, **given)
+
+    @property
+    def update_each_loss(self) -> bool:
+        """Whether the optimiser steps after every loss of `steps`, instead of once after the last."""
+        return any(isinstance(term, Leading) and term.update_each_loss and not term.idle for term in self.terms)
 
     @property
     def diagnostics(self) -> dict[str, float]:
         """Plain floats about the last call: every term, how far its player moved, passes spent."""
-        return {key: float(value) for key, value in self._notes.items()}
+        found = {_key(key): float(value() if callable(value) else value) for key, value in self._notes.items()}
+        return found | self._shares.diagnostics()
 
-    def begin(self, inputs: Any, targets: Any, valid: ValidMask, terms: Sequence[Playable]) -> Step:
+    def __add__(self, other: "Objective") -> "Objective":
+        """Both at once: one clean pass, each term as it was, the supervised loss counted once."""
+        if not isinstance(other, Objective):
+            return NotImplemented
+        if self.model is not other.model:
+            raise ValueError("a + b needs two objectives over the same model, and these hold different ones")
+        both = summed(Parts(self.loss, self.terms, self.options), Parts(other.loss, other.terms, other.options))
+        return Objective(self.model, both.loss, *both.terms, **both.options)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        inputs: Any,
+        targets: Any,
+        valid: ValidMask,
+        terms: Sequence[Playable],
+        *,
+        items: Tensor | float | None = None,
+        labelled: int | None = None,
+        speaker: str = "",
+    ) -> Step:
         """A step with its tapes laid out, before any pass."""
         if torch.is_inference_mode_enabled():
             raise RuntimeError(
                 "players need gradients: evaluate an objective under torch.no_grad(), not inference_mode()"
             )
-        sites = tuple(dict.fromkeys(site for term in terms for site in term.sites))
-        groups = (
-            {frozenset(term.sites) for term in terms if term.sites} - self._without_prefix if self.replay else set()
-        )
+        sites = tuple(dict.fromkeys(site for term in terms for site in term.sites)) if terms else ()
+        layout = Layout.of(self.model, sites, self._layout)
+        if layout is not self._layout:
+            self._prefixes.clear()
+            self._sides = sides_of(self.model)
+            self._devices = devices_of(self.model)
+            self._layout = layout
+        if valid is None and self.options["valid"] is not None:
+            valid = self.options["valid"](inputs)
+        masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss))
         step = Step(
-            self.model, inputs, targets, sites, self.loss, self.extract, self._masks(inputs, valid), devices_of(self.model),
-            int(self.calls) if any(callable(getattr(t, "weight", None)) for t in terms) or self.measure_noise_every else 0,
-            {group: Tape(group) for group in groups}, known=self._layout,
-        )  # fmt: skip
-        if self.measure_noise_every and step.number % self.measure_noise_every == 0:
+            self.model,
+            inputs,
+            targets,
+            sites,
+            self.loss,
+            self.options["outputs"] or logits_of,
+            masks,
+            self._devices,
+            layout,
+            self._sides,
+            self.number,
+            labelled,
+            self.options["reduction"],
+            items,
+            self._tapes(terms) if self.options["replay"] else {},
+            speaker=speaker,
+        )
+        every = self.options["measure_noise_every"]
+        if every and self.number % every == 0:
             step.cache["measure_noise"] = True
         return step
 
+    def _tapes(self, terms: Sequence[Playable]) -> dict[frozenset[Site], Tape]:
+        tapes = {}
+        for term in terms:
+            if term.sites:
+                group = frozenset(term.sites)
+                prefix = self._prefixes.setdefault(group, Prefix())
+                if not prefix.empty:
+                    tapes[group] = Tape(group, prefix)
+        return tapes
+
     def _settle(self, step: Step, terms: Sequence[Playable]) -> Tensor:
-        """Clean loss plus every term's charge, each the mean over the batch."""
+        """What is left of the clean loss plus every term's charge, each its own mean."""
+        weight = 1.0 - sum(term.replaces for term in terms)
         total: Tensor | None = None
-        weight = self.clean_weight if terms else 1.0  # with every term at rest the objective is the plain loss
+        if weight or not all(term.blind for term in terms):
+            step.begin(alone=not terms)
         if step.losses is not None:
-            clean = step.losses.mean()
+            clean = step.average(step.losses)
             step.notes["clean_loss"] = clean.detach()
             if weight:
                 total = clean if weight == 1 else weight * clean
         for term in terms:
+            step.speaker = self._name(term)
             charge = term.play(step)
             if charge is not None:
-                total = charge.mean() if total is None else total + charge.mean()
+                charge = step.average(charge)
+                total = charge if total is None else total + charge
         return step.outputs.sum() * 0.0 if total is None else total
 
-    def _blind(self, step: Step, terms: Sequence[Playable]) -> Tensor:
-        total: Tensor | None = None
-        for term in terms:
-            assert isinstance(term, Term)
-            outputs = step.run({term.at: term.by.draw}, noise=None, moves_statistics=True)  # type: ignore[dict-item, union-attr]
-            charge = term.settle(step, None, outputs, term.at_step(step.number)).mean()
-            total = charge if total is None else total + charge
-        assert total is not None
-        return total
+    def _with_unlabelled(self, total: Tensor, step: Step, inputs: Any, valid: ValidMask, items: Any) -> Tensor:
+        """Add the label-free terms on examples without labels, in passes of their own."""
+        terms = [term for term in self.terms if not term.idle and term.label_free]
+        step.notes["unlabelled_used"] = float(bool(terms))
+        if not terms:
+            return total
+        apart = self.begin(inputs, None, valid, terms, items=items)
+        if isinstance(terms[0], Leading):
+            more, apart = terms[0].lead(lambda: apart, None)
+        else:
+            more = self._settle(apart, terms)
+        if apart.clean is not None:
+            self._shares.add(apart.outputs)
+        step.notes.update({f"unlabelled/{key}": value for key, value in apart.notes.items()})
+        step.forward_passes += apart.forward_passes
+        step.backward_passes += apart.backward_passes
+        return total + more
+
+    def _joins(self, terms: Sequence[Playable]) -> bool:
+        """Whether one pass may carry labelled and unlabelled examples together."""
+        separate = self.options["separate"]
+        if not terms or not all(term.joint for term in terms):
+            return False
+        if separate is None:
+            layout = Layout.of(self.model, (), self._layout)
+            return not layout.batch_statistics
+        return not separate
 
     def _finish(self, step: Step, total: Tensor) -> None:
         step.notes["loss"] = total.detach()
-        for group, tape in step.tapes.items():
-            if not tape.entries:
-                self._without_prefix.add(group)
         step.tapes.clear()
         step.cache.clear()
         passes = {"forward_passes": step.forward_passes, "backward_passes": step.backward_passes + 1}
-        self._notes, self._layout = step.notes | passes, step.layout
+        self._notes = step.notes | passes
         if self.training:
-            self.calls += 1
+            self.number += 1
+
+    def _name(self, term: Playable) -> str:
+        return next(name for name, other in zip(self._names, self.terms) if other is term)
+
+    def _parts(self, targets: Any) -> int:
+        terms = self._active(targets)
+        return terms[0].parts if terms and isinstance(terms[0], Leading) else 1
 
     def _active(self, targets: Any) -> list[Playable]:
         terms = [term for term in self.terms if not term.idle]
@@ -173,37 +306,17 @@ class Objective(nn.Module):
             )
         return free
 
-    def _masks(self, inputs: Any, valid: ValidMask) -> ValidMask:
-        if valid is None and self.valid is not None:
-            valid = self.valid(inputs)
-        if valid is None and isinstance(inputs, Mapping):
-            mask = inputs.get("attention_mask")
-            valid = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
-        return valid
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.number)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.number = int(state)
 
 
-def _check_reachable(site: Site, model: nn.Module) -> None:
-    """Raise now, with near names or the fix, rather than in the first step."""
-    eager = set(eager_modules(model))
-    for name, module in site.modules(model).items():
-        if module not in eager:
-            raise ValueError(
-                f"{site}: {name or 'the model'} is compiled, and a compiled module ignores what is placed inside it; "
-                "give the objective the module before torch.compile"
-            )
+def _key(key: str) -> str:
+    """A name that every logger accepts.
 
-
-def _renamed(terms: Sequence[Playable]) -> tuple[Playable, ...]:
-    """Terms of equal name get a number, so that diagnostics keep them apart."""
-    seen: dict[str, int] = {}
-    result: list[Playable] = []
-    for term in terms:
-        if not isinstance(term, Playable):
-            raise TypeError(
-                f"an objective takes terms, got {type(term).__name__}: wrap it as Term(at=..., by=..., penalty=...)"
-            )
-        count = seen[term.name] = seen.get(term.name, 0) + 1
-        if count > 1 and isinstance(term, Term):
-            term = Term(**{**term.__dict__, "name": f"{term.name}.{count}"})
-        result.append(term)
-    return tuple(result)
+    >>> _key("vat/keep/Layer 1")
+    'vat/keep/layer_1'
+    """
+    return re.sub(r"[^a-z0-9_./-]", "_", key.lower())

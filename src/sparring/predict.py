@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from .nn import EmbeddingDropout, WeightDrop
-from .passes.calls import _no_fast_path, call
-from .passes.randomness import devices_of
+from .nn.randomness import devices_of
+from .passes import call
+from .passes.layout import no_fast_path
 from .passes.replay import Tape, recording, replaying
 from .passes.step import logits_of
 from .penalties import full_precision
@@ -58,7 +59,7 @@ def stochastic(model: nn.Module) -> Iterator[None]:
         for module, _ in modes:
             if _draws(module):
                 module.training = True
-        with _no_fast_path():
+        with no_fast_path():
             yield
     finally:
         for module, mode in modes:

@@ -69,6 +69,12 @@ def test_random_search_needs_no_gradient(digits: Any, mlp: nn.Module) -> None:
     assert seeing.plain < 0.5 * seeing.clean
 
 
+@pytest.mark.parametrize("attack", [JSMA(box=(0, None)), CarliniWagner(box=((0, 0), 1))])  # type: ignore[arg-type]
+def test_arts_attacks_say_what_range_they_need(attack: Attack, digits: Any, mlp: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"the attacks of ART need two numbers, such as box=\(0, 1\)"):
+        attack(mlp, digits.x[:2], digits.y[:2])
+
+
 def test_transfer_crafts_on_the_surrogate(digits: Any, mlp: nn.Module, cnn: nn.Module) -> None:
     x, y = digits.x, digits.y
     direct = robust_accuracy(cnn, FGSM(pixels(0.2)), x, y)

@@ -61,7 +61,7 @@ def test_attacks_only_lower_accuracy_and_only_the_test_split_is_attacked(digits)
     with torch.no_grad():
         few = Attacked(data.test.inputs[:12], data.test.targets[:12])
         found = chosen.evaluate(model, few, setting)
-        assert set(chosen.evaluate(model, data.validation, setting)) == {"accuracy", "ambiguity"}
+        assert set(chosen.evaluate(model, data.validation, setting)) == {"accuracy", "ece", "ambiguity"}
         again = under_attack(model, few, setting)
     assert {name: found[name] for name in ("fgsm", "bim", "similarity_50")} == {
         name: again[name] for name in ("fgsm", "bim", "similarity_50")

@@ -166,7 +166,7 @@ def test_trs_epsilon_may_grow_with_the_training_step(batch):
 def test_zero_weights_give_the_plain_loss_bit_for_bit(batch):
     model = smooth_ensemble()
     plain = simultaneous(model)(*batch)
-    idle = simultaneous(model, ADP(0.0, 0.0), DEG(0.0), TRS(0.0, 0.0), adversary=sp.FastGradient(sp.Linf(0.0)))(*batch)
+    idle = simultaneous(model, ADP(0.0, 0.0), DEG(0.0), TRS(0.0, 0.0), by=sp.FastGradient(sp.Linf(0.0)))(*batch)
     assert torch.equal(plain, idle)
     for a, b in zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in (plain, idle))):
         assert torch.equal(a, b)
@@ -179,10 +179,10 @@ def test_one_adversary_for_all_or_one_for_each(batch):
     shared = x + eps * gradients.mean(1).sign()
     expected = member_cross_entropy(model(x), y).mean() + member_cross_entropy(model(shared), y).mean()
     fgsm = sp.FastGradient(sp.Linf(eps))
-    torch.testing.assert_close(simultaneous(model, adversary=fgsm)(x, y), expected)
+    torch.testing.assert_close(simultaneous(model, by=fgsm)(x, y), expected)
     own = torch.stack([F.cross_entropy(m(x + eps * gradients[:, k].sign()), y) for k, m in enumerate(model.members)])
     expected = member_cross_entropy(model(x), y).mean() + own.mean()
-    each = simultaneous(model, adversary=fgsm, craft="member")
+    each = simultaneous(model, by=fgsm, craft="member")
     torch.testing.assert_close(each(x, y), expected)
     assert own.mean() > F.cross_entropy(model(shared).members.flatten(0, 1), y.repeat_interleave(3))
     assert each.diagnostics["adversarial/norm"] == pytest.approx(eps)
@@ -196,7 +196,7 @@ def test_everything_combines_and_leaves_nothing_behind(craft, dropout, batch):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     pgd = sp.PGD(sp.Linf(0.03), steps=2, update="sign")
     terms = (ADP(), DEG(), TRS(epsilon=0.01, steps=1))
-    objective = simultaneous(model, *terms, adversary=pgd, craft=craft)
+    objective = simultaneous(model, *terms, by=pgd, craft=craft)
     torch.manual_seed(0)
     loss = objective(x, batch[1])
     assert torch.isfinite(loss)

@@ -4,7 +4,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 from sparring.nn.attention import masked_softmax  # noqa: E402
-from sparring.passes.calls import perturbed_call  # noqa: E402
+from sparring.passes.one import perturbed_call  # noqa: E402
 from sparring.sites.attention.scores import Scores  # noqa: E402
 
 IDS = torch.tensor([[5, 6, 7, 8, 9], [10, 11, 12, 0, 0]])

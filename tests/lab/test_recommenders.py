@@ -88,3 +88,28 @@ def test_a_missing_extra_is_named(
 def test_a_useless_penalty_is_named(likes: csr_array) -> None:
     with pytest.raises(ValueError, match="penalty=0 must be positive"):
         EASE(0).fit(likes)
+
+
+@pytest.mark.parametrize("block", [1, 5, 12, 100])
+@pytest.mark.parametrize(("precision", "tolerance"), [("double", 1e-12), ("single", 1e-3)])
+def test_ease_in_blocks_is_the_closed_form(likes: csr_array, block: int, precision: str, tolerance: float) -> None:
+    inverse = np.linalg.inv((likes.T @ likes).toarray().astype(float) + 3.0 * np.eye(12))
+    expected = -inverse / np.diag(inverse)
+    np.fill_diagonal(expected, 0.0)
+    found = EASE(3.0, precision, block).fit(likes).weights
+    assert found.dtype == (np.float64 if precision == "double" else np.float32)
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def test_ease_needs_one_matrix_of_items_and_little_more() -> None:
+    """20,000 items in single precision are 1.6 GB: the limit of 4 GiB holds if the peak stays below 2.5 such matrices."""
+    import tracemalloc
+
+    items = 1500
+    rng = np.random.default_rng(0)
+    likes = csr_array((rng.random((400, items)) < 0.05).astype(np.float32))
+    tracemalloc.start()
+    EASE(100.0, "single", block=100).fit(likes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * 4 * items**2

@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for job in jobs(entry, ["plain", "vat", "adversarial_dropout"], [0, 1], "tiny", out, None, {**short, "flips": 0.2}):
         execute(job.setting, job.path, "sparring compare <sequential-digits> --seeds 2")
 
-    def do(wanted, cores):
+    def do(wanted, cores, **rest):
         for job in wanted:
             execute(job.setting, job.path)
         return {}

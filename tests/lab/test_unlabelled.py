@@ -79,18 +79,17 @@ def test_labels_are_balanced_drawn_by_seed_and_never_held_out() -> None:
 
 
 def test_the_loss_is_that_of_the_labelled_plus_the_penalty_of_the_unlabelled() -> None:
-    session = prepare(task("few-labels-digits").setting("adversarial_dropout", overrides={**SHORT, "weight": 0.5}))
+    session = prepare(task("few-labels-digits").setting("adversarial_dropout", overrides={**SHORT, "weight": 500.0}))
     model, data = session.model.eval(), session.data
     inputs, targets = data.train.batch(slice(0, 20))
     more = data.unlabelled.inputs[:30]
     recipe = sp.recipes.adversarial_dropout(
-        model, sp.cross_entropy, at=sp.Mask("hidden.**", keep=1.0), fraction=0.05, weight=0.5, detach_clean=True
+        model, sp.cross_entropy, at=sp.Mask("hidden.**", keep=1.0), ball=sp.Flips(0.05), weight=500.0, detach_clean=True
     )
-    torch.manual_seed(1)  # the first flips are drawn
     (loss,) = session.objective.steps(inputs, targets, unlabelled=more)
-    torch.manual_seed(1)
-    expected = recipe(inputs, targets) + recipe(more)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    parts = recipe(inputs, targets).item(), recipe(more).item()
+    assert loss.item() == pytest.approx(sum(parts), rel=0.02)  # the first flips are drawn
+    assert min(parts) > 0.05 * sum(parts)
     plain = prepare(task("few-labels-digits").setting("plain", overrides=SHORT))
     (loss,) = plain.objective.steps(inputs, targets, unlabelled=more)
     assert loss.item() == pytest.approx(nn.functional.cross_entropy(plain.model(inputs), targets).item(), rel=1e-5)

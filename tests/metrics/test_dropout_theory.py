@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 import sparring as sp
 from sparring.metrics import (
-    ask,
     decompose,
     dropout_decomposition,
-    exact_adversary,
     masks_within,
     mean_adversarial_mask,
+    perturb,
     regularisers,
     subnetwork_accuracies,
+    worst_masks,
 )
 
 
@@ -53,8 +53,8 @@ def test_remark_1_on_a_model_with_its_adversary() -> None:
     torch.manual_seed(1)
     distances = []
     for _ in range(6):
-        answer = ask(model, x, site, player, sp.probability_error)
-        distances.append(sp.probability_error(answer.clean, answer.perturbed))
+        once = perturb(model, x, site, player, sp.probability_error)
+        distances.append(sp.probability_error(once.clean, once.perturbed))
     torch.testing.assert_close(found.total, torch.stack(distances).mean(0), rtol=0, atol=1e-8)
     assert bool((found.variance > 0).all())
 
@@ -85,7 +85,7 @@ def test_enumeration_is_complete_and_the_exact_adversary_is_the_best_of_it() -> 
     masks = list(masks_within(6, 3))
     assert len(masks) == sum(comb(6, k) for k in range(4)) == len({tuple(m.tolist()) for m in masks})
     model, x, site = Last(6), inputs(), sp.Recurrent("rnn")
-    found = exact_adversary(model, x, site, size=6, flips=3)
+    found = worst_masks(model, x, site, size=6, flips=3)
     every = torch.stack(
         [sp.js(model(x), sp.perturbed_call(model, {site: (m / m.mean()).double().expand(5, 6)}, x)) for m in masks]
     )
@@ -93,19 +93,19 @@ def test_enumeration_is_complete_and_the_exact_adversary_is_the_best_of_it() -> 
     for mask, i in zip(found.masks, every.argmax(0)):
         assert torch.equal(mask, masks[i])
     for rounds in (1, 2):
-        greedy = ask(model, x, site, sp.GreedyFlip(sp.Flips(0.5), rounds)).divergence
+        greedy = perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.5), rounds)).divergence
         assert bool((greedy <= found.divergence + 1e-12).all())
 
 
 def test_too_many_masks_are_refused() -> None:
     with pytest.raises(ValueError, match="use fewer units"):
-        exact_adversary(Last(8), inputs(), sp.Recurrent("rnn"), size=100, flips=6)
+        worst_masks(Last(8), inputs(), sp.Recurrent("rnn"), size=100, flips=6)
 
 
 def test_asking_a_player_leaves_no_trace() -> None:
     model, x = Last(8), inputs()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    ask(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.3)))
+    perturb(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.3)))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert "forward" not in model.rnn.__dict__
@@ -115,18 +115,18 @@ def test_adversarial_subnetworks_are_worse_than_random_ones() -> None:
     """Fig. 3 (a) in small: a model that is right on its own predictions loses more to the adversary."""
     model, x = Last(20, scale=3.0), inputs(200)
     targets = model(x).argmax(-1)
-    player = sp.GreedyFlip(sp.Flips(0.15), rounds=2)
+    player = sp.GreedyFlip(sp.Flips(0.15), steps=2)
     found = subnetwork_accuracies(model, x, targets, sp.Recurrent("rnn"), player, keep=0.85, count=6)
     assert found.random.shape == found.adversarial.shape == (6,)
     assert found.adversarial.mean() < found.random.mean() < 1
 
 
 def test_the_mean_mask_counts_how_often_each_unit_survives() -> None:
-    model, x, player = Last(10), inputs(50), sp.GreedyFlip(sp.Flips(0.3), rounds=2)
+    model, x, player = Last(10), inputs(50), sp.GreedyFlip(sp.Flips(0.3), steps=2)
     torch.manual_seed(2)
     (kept,) = mean_adversarial_mask(model, x, sp.Recurrent("rnn"), player)
     torch.manual_seed(2)
-    masks = ask(model, x, sp.Recurrent("rnn"), player).values[0]
+    masks = perturb(model, x, sp.Recurrent("rnn"), player).values[0]
     for unit in range(10):
         assert float(kept[unit]) == sum(float(mask[unit] != 0) for mask in masks) / 50
     assert 1 <= float((1 - kept).sum()) <= 3 + 1e-9

@@ -1,10 +1,8 @@
 """Building the native library: cache, races, and what happens without a compiler."""
 
-import ctypes
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +21,7 @@ needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compi
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and a process that has not loaded the library yet."""
     monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
     native._library.cache_clear()
     yield tmp_path / "cache"
     native._library.cache_clear()
@@ -36,34 +35,88 @@ def test_where_there_is_a_compiler_the_source_compiles() -> None:
 
 @needs_compiler
 def test_compiled_once_and_taken_from_the_cache_afterwards(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = native.build()
+    first = native.build(fresh)
     assert first.parent == fresh
     assert [path.name for path in fresh.iterdir()] == [first.name]
     monkeypatch.setattr(native, "_compile", lambda *_: pytest.fail("compiled again"))
-    assert native.build() == first
+    assert native.build(fresh) == first
 
 
 @needs_compiler
 def test_another_flag_or_processor_is_another_file(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_compile", lambda compiler, target: target)
-    names = {native.build().name}
+    monkeypatch.setattr(native, "_compile", lambda compiler, folder, key: folder / key)
+    names = {native.build(fresh).name}
     monkeypatch.setattr(native, "_processor", lambda: "another one")
-    names.add(native.build().name)
+    names.add(native.build(fresh).name)
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DOTHER"))
-    names.add(native.build().name)
+    names.add(native.build(fresh).name)
     assert len(names) == 3
 
 
 @needs_compiler
-def test_a_read_only_cache_is_replaced_by_a_private_folder(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError("read-only file system")
+@pytest.mark.parametrize("why", ["read-only", "writable by others", "of another user"])
+def test_a_cache_that_cannot_be_trusted_gives_way_to_a_private_folder_that_is_gone_afterwards(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    if why == "read-only":
+        real = Path.mkdir
+        refused = PermissionError(13, "read-only file system")
 
-    monkeypatch.setattr(Path, "mkdir", refused)
-    built = native.build()
-    assert built.parent != fresh
-    assert stat.S_IMODE(os.stat(built.parent).st_mode) == 0o700
-    ctypes.CDLL(str(built))
+        def mkdir(self: Path, *arguments: object, **named: object) -> None:
+            if self == fresh:
+                raise refused
+            real(self, *arguments, **named)
+
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+    elif why == "writable by others":
+        fresh.chmod(0o777)
+        planted = fresh / native.build(fresh).name
+        planted.write_bytes(b"planted")
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        monkeypatch.setattr(native, "ours", lambda found: False)
+    monkeypatch.setattr(native.tempfile, "tempdir", str(tmp_path))
+    assert native.library() is not None
+    assert "is not used" in caplog.text
+    assert not list(tmp_path.glob("sparring-*")), "the private folder is gone"
+
+
+LOAD = """
+import sys, faulthandler, logging, runpy
+logging.basicConfig(level=logging.INFO)
+sys.exit(runpy.run_path({file!r})["library"]() is None)
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "flip", "planted", "link", "mode"])
+def test_a_damaged_library_is_compiled_again_and_never_loaded(fresh: Path, tmp_path: Path, damage: str) -> None:
+    built = native.build(fresh)
+    raw = built.read_bytes()
+    if damage == "mode":
+        built.chmod(0o666)
+    elif damage == "link":
+        (tmp_path / "elsewhere.so").write_bytes(raw)
+        built.unlink()
+        built.symlink_to(tmp_path / "elsewhere.so")
+    else:
+        other = raw[:2000] + bytes([raw[2000] ^ 1]) + raw[2001:]
+        spoilt = {"cut": raw[:5000], "empty": b"", "garbage": b"\0" * 5000, "flip": other, "planted": other}[damage]
+        built.write_bytes(spoilt)
+    code = LOAD.format(file=native.__file__)
+    environment = {**os.environ, "SPARRING_CACHE": str(fresh)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "is damaged or not ours; it is compiled again" in done.stderr
+    assert [path.read_bytes() == raw for path in fresh.iterdir()] == [True]
+    assert not next(fresh.iterdir()).is_symlink()
+
+
+@needs_compiler
+def test_the_compiler_may_have_arguments(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
+    monkeypatch.setenv("CC", f"{shutil.which('env')} EXTRA=1 {compiler} -DNOTHING")
+    assert native.library() is not None
 
 
 @pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.metrics import ask, exact_adversary
+from sparring.metrics import perturb, worst_masks
 from sparring.players import Game, Response
 from sparring.sites import Slot
 
@@ -131,8 +131,8 @@ def test_the_published_algorithm_step_by_step() -> None:
     ("size", "fraction", "rounds", "message"),
     [
         (64, 0.01, 1, r"Flips\(0.01\) leaves no flip after the random start flip at H=64; use at least 0.032"),
-        (100, 0.02, 2, r"Flips\(0.02\) leaves less than one flip in each of 2 rounds .* at H=100; use at least 0.03"),
-        (3, 1.0, 4, "3 entries are too few for 4 rounds"),
+        (100, 0.02, 2, r"Flips\(0.02\) leaves less than one flip in each of 2 steps .* at H=100; use at least 0.03"),
+        (3, 1.0, 4, "3 entries are too few for 4 steps"),
     ],
 )
 def test_a_budget_that_leaves_no_flip_is_refused(size: int, fraction: float, rounds: int, message: str) -> None:
@@ -204,12 +204,12 @@ def test_rows_have_their_own_budgets_and_padding_is_never_flipped() -> None:
 def test_an_example_of_padding_only_is_left_alone() -> None:
     game = linear_game(torch.ones(2, 3, 10), -torch.rand(2, 3, 10) - 0.1)
     game.slots[0].valid = torch.tensor([[[True], [True], [False]], [[False], [False], [False]]])
-    response = sp.GreedyFlip(sp.Flips(0.3), rounds=2).respond(game)
+    response = sp.GreedyFlip(sp.Flips(0.3), steps=2).respond(game)
     assert response.unperturbed is not None
     assert response.unperturbed.tolist() == [False, True]
     assert (response.values[0] == 0).flatten(1).sum(1).tolist() == [6, 0]
     with pytest.raises(ValueError, match="at H=20"):
-        sp.GreedyFlip(sp.Flips(0.05), rounds=2).respond(game)
+        sp.GreedyFlip(sp.Flips(0.05), steps=2).respond(game)
 
 
 def test_one_mask_for_the_batch_where_the_value_is_expanded() -> None:
@@ -253,8 +253,8 @@ def test_a_start_without_slope_is_detected_explained_and_left_alone() -> None:
     model, x = Last(20), torch.randn(4, 6, 3)
     for penalty in (sp.js, sp.kl):
         with pytest.warns(UserWarning, match=r"start mask equals the base mask .* use start='flip'"):
-            answer = ask(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.2), start="base"), penalty)
-        assert bool((answer.values[0] == 1).all())
+            found = perturb(model, x, sp.Recurrent("rnn"), sp.GreedyFlip(sp.Flips(0.2), start="base"), penalty)
+        assert bool((found.values[0] == 1).all())
 
 
 def test_other_noise_allows_the_base_as_a_start() -> None:
@@ -263,13 +263,13 @@ def test_other_noise_allows_the_base_as_a_start() -> None:
             return super().forward(nn.functional.dropout(x, 0.5))
 
     objective = sp.recipes.adversarial_dropout(
-        Noisy(20), sp.cross_entropy, fraction=0.2, start="base", share_noise=False
+        Noisy(20), sp.cross_entropy, ball=sp.Flips(0.2), start="base", share_noise=False
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         objective(torch.randn(4, 6, 3), torch.tensor([0, 1, 2, 3])).backward()
-    assert objective.diagnostics["AdD/flips"] > 0
-    assert objective.diagnostics["AdD/unperturbed"] == 0
+    assert objective.diagnostics["adversarial_dropout/flips"] > 0
+    assert objective.diagnostics["adversarial_dropout/unperturbed"] == 0
 
 
 def test_broken_gradients_leave_the_example_alone() -> None:
@@ -291,9 +291,9 @@ def test_greedy_beats_random_and_with_a_few_starts_comes_near_the_exact_worst_ma
         torch.manual_seed(seed)
         model, x = Last(size), torch.randn(16, 8, 3)
         ball = sp.Flips((flips + 1e-3) / size)
-        exact += float(exact_adversary(model, x, site, size, flips).divergence.mean())
-        greedy += float(ask(model, x, site, sp.GreedyFlip(ball, rounds=2)).divergence.mean())
-        best += float(ask(model, x, site, sp.GreedyFlip(ball, rounds=2, restarts=4)).divergence.mean())
+        exact += float(worst_masks(model, x, site, size, flips).divergence.mean())
+        greedy += float(perturb(model, x, site, sp.GreedyFlip(ball, steps=2)).divergence.mean())
+        best += float(perturb(model, x, site, sp.GreedyFlip(ball, steps=2, restarts=4)).divergence.mean())
         mask = ball.sample(torch.ones(16, size), torch.tensor(flips))
         random += float(
             sp.js(model(x), sp.perturbed_call(model, {site: mask / mask.mean(1, keepdim=True)}, x)).mean().detach()
@@ -305,7 +305,7 @@ def test_greedy_beats_random_and_with_a_few_starts_comes_near_the_exact_worst_ma
 def test_restarts_keep_the_best_answer_of_each_example() -> None:
     model, x, site = Last(12), torch.randn(9, 6, 3), sp.Recurrent("rnn")
     torch.manual_seed(4)
-    alone = torch.stack([ask(model, x, site, sp.GreedyFlip(sp.Flips(0.3))).divergence for _ in range(3)])
+    alone = torch.stack([perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.3))).divergence for _ in range(3)])
     torch.manual_seed(4)
-    together = ask(model, x, site, sp.GreedyFlip(sp.Flips(0.3), restarts=3))
+    together = perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.3), restarts=3))
     torch.testing.assert_close(together.divergence, alone.amax(0))

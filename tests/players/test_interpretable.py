@@ -157,7 +157,7 @@ def test_errors_name_the_fix(build, message):
 def vocabulary(count=12, size=5, **options):
     torch.manual_seed(0)
     embedding = nn.Embedding(count, size, padding_idx=0).double()
-    return embedding, sp.WordDirections(embedding, sp.Words("embedding"), **options)
+    return embedding, sp.WordDirections(embedding, **options)
 
 
 def word_game(directions, ids, gradient):
@@ -165,8 +165,8 @@ def word_game(directions, ids, gradient):
     slots = []
     wrapped = nn.Sequential()
     wrapped.embedding = directions.embedding
-    sp.perturbed_call(wrapped, {directions.site: lambda slot: slots.append(slot)}, ids)
-    slots = [Slot(s.name, s.value.detach(), s.valid) for s in slots]
+    sp.perturbed_call(wrapped, {sp.Words("embedding"): lambda slot: slots.append(slot)}, ids)
+    slots = [s.bare() for s in slots]
     clean = torch.zeros(len(ids), 2)
     return Game(slots, lambda values: (values[0] * gradient).flatten(1).sum(1), clean, clean, [], len(ids))
 
@@ -234,7 +234,7 @@ def test_a_word_with_a_twin_has_no_direction_to_it():
 
 
 def test_two_calls_of_one_embedding_keep_their_words_apart():
-    embedding, directions = vocabulary(neighbours=2)
+    embedding, _ = vocabulary(neighbours=2)
 
     class Pair(nn.Module):
         def __init__(self):
@@ -244,7 +244,11 @@ def test_two_calls_of_one_embedding_keep_their_words_apart():
         def forward(self, first, second):
             return self.embedding(first).sum() + self.embedding(second).sum()
 
-    sp.perturbed_call(Pair(), {directions.site: {}}, torch.tensor([[3, 4]]), torch.tensor([[5]]))
-    value = torch.zeros(1)
-    assert directions.site.ids_of(Slot("embedding", value)).tolist() == [[3, 4]]
-    assert directions.site.ids_of(Slot("embedding#1", value)).tolist() == [[5]]
+    seen = {}
+    sp.perturbed_call(
+        Pair(),
+        {sp.Words("**"): lambda slot: seen.update({slot.name: slot.words})},
+        torch.tensor([[3, 4]]),
+        torch.tensor([[5]]),
+    )
+    assert {name: words.tolist() for name, words in seen.items()} == {"embedding": [[3, 4]], "embedding#1": [[5]]}

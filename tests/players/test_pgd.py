@@ -122,7 +122,7 @@ def test_finite_difference_gradient_scales_with_the_loss() -> None:
 
 
 @pytest.mark.parametrize("player", [sp.PGD(sp.L2(0.5), 3, start=1e-2), sp.PGD(sp.Linf(0.3), 3, update="sign", start=1e-2),
-                                    sp.FastGradient(sp.L2(0.5), xi=0.1), sp.PGD(sp.L2(0.5), 2, update="adam", start=1e-2)], ids=str)  # fmt: skip
+                                    sp.FastGradient(sp.L2(0.5), start=0.1), sp.PGD(sp.L2(0.5), 2, update="adam", start=1e-2)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("penalty", [sp.kl, sp.js, sp.squared_error])
 def test_raises_the_payoff_more_than_noise_of_equal_norm(player: sp.PGD, penalty: Callable[..., Tensor]) -> None:
     gained, noise = [], []
@@ -180,7 +180,7 @@ def test_batch_size_does_not_change_the_follower() -> None:
     model = network()
     x, y = data()
     player = sp.PGD(sp.L2(100.0), 1, step_size=0.25, start=0, update="raw")
-    objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player), clean_weight=0.0)
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player, replaces=1.0))
     together = objective(x, y)
     alone = torch.stack([objective(x[i : i + 1], y[i : i + 1]) for i in range(4)]).mean()
     torch.testing.assert_close(together, alone)
@@ -205,7 +205,7 @@ def test_fused_attention_can_be_unrolled(training: bool) -> None:
     x, y = torch.randn(3, 5, 4, dtype=torch.float64), torch.randint(3, (3,))
     gradients = []
     for backend in ("autograd", "finite_difference"):
-        objective = sp.recipes.salt(model, sp.cross_entropy, "embed", sp.L2(0.5), start=0.1, backend=backend)
+        objective = sp.recipes.salt(model, sp.cross_entropy, "embed", ball=sp.L2(0.5), start=0.1, unroll=backend)
         torch.manual_seed(3)
         gradients.append(parameter_gradient(model, objective(x, y)))
     assert relative(gradients[1], gradients[0]) < 1e-4
@@ -217,8 +217,8 @@ def test_a_compiled_module_is_refused_with_the_fix() -> None:
     head = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), backend="aot_eager")
     model = nn.Sequential(nn.Linear(4, 8), head)
     with pytest.raises(ValueError, match="finite_difference"):
-        sp.recipes.salt(model, sp.cross_entropy, "0", sp.L2(0.5))
-    works = sp.recipes.salt(model, sp.cross_entropy, "0", sp.L2(0.5), backend="finite_difference")
+        sp.recipes.salt(model, sp.cross_entropy, "0", ball=sp.L2(0.5))
+    works = sp.recipes.salt(model, sp.cross_entropy, "0", ball=sp.L2(0.5), unroll="finite_difference")
     works(torch.randn(2, 4), torch.tensor([0, 1])).backward()
     assert all(p.grad is not None for p in model.parameters())
 

@@ -63,7 +63,7 @@ def by_hand(model: nn.Module, deltas: list[Tensor], x: Tensor, y: Tensor, noise:
     """Average gradient of the supervised loss over given perturbations of module 0's output, same dropout in each."""
     total = [torch.zeros_like(p) for p in model.parameters()]
     for delta in deltas:
-        with sp.passes.randomness.drawing_from(noise):
+        with sp.nn.randomness.drawing_from(noise):
             outputs = sp.perturbed_call(model, {sp.Output("0"): delta}, x)
         gradients = torch.autograd.grad(sp.cross_entropy(outputs, y).mean(), list(model.parameters()))
         total = [t + g / len(deltas) for t, g in zip(total, gradients, strict=True)]
@@ -127,11 +127,11 @@ def test_free_lb_measures_the_same_loss_without_gradients(penalty: Any) -> None:
 def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = network()
     x, y = data()
-    objective = recipes.free_lb(model, sp.cross_entropy, "0", sp.L2(0.5), steps=3, step_size=0.3)
+    objective = recipes.free_lb(model, sp.cross_entropy, "0", ball=sp.L2(0.5), steps=3, step_size=0.3)
     passes: list[Any] = []
-    run = sp.passes.calls.Pass.run
+    run = sp.passes.one.Pass.run
     monkeypatch.setattr(
-        sp.passes.calls.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1]
+        sp.passes.one.Pass, "run", lambda self, *a, **k: (passes.append((self, k["noise"])), run(self, *a, **k))[1]
     )
     if how == "steps":
         losses = []
@@ -149,7 +149,7 @@ def test_free_lb_gradient_is_the_average_of_its_passes(how: str, monkeypatch: py
     # each delta is one normalised ascent step from the one before
     for before, after in itertools.pairwise(deltas):
         point = before.clone().requires_grad_()
-        with sp.passes.randomness.drawing_from(passes[0][1]):
+        with sp.nn.randomness.drawing_from(passes[0][1]):
             outputs = sp.perturbed_call(model, {sp.Output("0"): point}, x)
         (gradient,) = torch.autograd.grad(sp.cross_entropy(outputs, y).sum(), point)
         moved = before + 0.3 * gradient / gradient.norm(dim=1, keepdim=True)
@@ -160,7 +160,7 @@ def test_free_lb_as_a_regulariser() -> None:
     model = network()
     model[2].p = 0.0
     x, y = data()
-    objective = recipes.free_lb(model, sp.cross_entropy, "0", sp.L2(0.5), steps=2, penalty=sp.kl, weight=0.6)
+    objective = recipes.free_lb(model, sp.cross_entropy, "0", ball=sp.L2(0.5), steps=2, penalty=sp.kl, weight=0.6)
     torch.manual_seed(3)
     (loss,) = objective.steps(x, y)
     torch.manual_seed(3)
@@ -175,7 +175,7 @@ def test_free_at_carries_delta_over() -> None:
     model = network()
     model[2].p = 0.0
     x, y = data()
-    objective = recipes.free_at(model, sp.cross_entropy, "0", sp.Linf(0.2), steps=3, step_size=0.15)
+    objective = recipes.free_at(model, sp.cross_entropy, "0", ball=sp.Linf(0.2), steps=3, step_size=0.15)
     assert objective.update_each_loss
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     delta = torch.zeros(6, 8, dtype=torch.float64)
@@ -189,27 +189,28 @@ def test_free_at_carries_delta_over() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        torch.testing.assert_close(objective.carried[0], delta)
-    loaded = recipes.free_at(network(), sp.cross_entropy, "0", sp.Linf(0.2))
+        objective.terms[0].ascend()
+        torch.testing.assert_close(objective.terms[0].carried.deltas[0], delta)
+    loaded = recipes.free_at(network(), sp.cross_entropy, "0", ball=sp.Linf(0.2))
     loaded.load_state_dict(objective.state_dict())
-    torch.testing.assert_close(loaded.carried[0], delta)
+    torch.testing.assert_close(loaded.terms[0].carried.deltas[0], delta)
 
 
 def test_free_at_starts_anew_when_shapes_change() -> None:
     model = network()
-    objective = recipes.free_at(model, sp.cross_entropy, "0", sp.Linf(0.2))
+    objective = recipes.free_at(model, sp.cross_entropy, "0", ball=sp.Linf(0.2))
     x, y = data()
     for batch in ((x, y), (x[:4], y[:4])):
         for loss in objective.steps(*batch):
             loss.backward()
-    assert objective.carried[0].shape == (4, 8)
+    assert objective.terms[0].carried.deltas[0].shape == (4, 8)
 
 
 def test_vat_power_iteration_by_hand() -> None:
     model = network().eval()
     x, y = data()
     torch.manual_seed(5)
-    loss = recipes.vat(model, sp.cross_entropy, None, sp.L2(0.9), xi=0.1, weight=2.0)(x, y)
+    loss = recipes.vat(model, sp.cross_entropy, ball=sp.L2(0.9), start=0.1, weight=2.0)(x, y)
     torch.manual_seed(5)
     d = torch.randn_like(x)
     d = (0.1 * d / d.norm(dim=1, keepdim=True)).requires_grad_()
@@ -229,7 +230,7 @@ def test_r_drop_is_two_draws_and_their_distance() -> None:
     loss = objective(x, y)
     torch.manual_seed(9)
     first = model(x)
-    with sp.passes.randomness.drawing_from(sp.passes.randomness.fresh()):
+    with sp.nn.randomness.drawing_from(sp.nn.randomness.fresh()):
         second = model(x)
     expected = sp.cross_entropy(first, y) + sp.cross_entropy(second, y) + 1.5 * sp.symmetric_kl(first, second)
     torch.testing.assert_close(loss, expected.mean())
@@ -240,10 +241,10 @@ def test_source_and_target_embeddings_have_balls_of_their_own() -> None:
     from scenes import SCENES
 
     model, inputs, targets, valid = SCENES["seq2seq"].setup()
-    objective = recipes.salt(model, sp.cross_entropy, "source|target", sp.L2(0.8), step_size=2.0, start=1e-2)
+    objective = recipes.salt(model, sp.cross_entropy, "source|target", ball=sp.L2(0.8), step_size=2.0, start=1e-2)
     objective(inputs, targets, valid)
-    assert objective.diagnostics["PGD@source|target/norm"] == pytest.approx(0.8, rel=1e-4)
-    assert objective.diagnostics["PGD@source|target/at_boundary"] == 1.0
+    assert objective.diagnostics["salt/norm"] == pytest.approx(0.8, rel=1e-4)
+    assert objective.diagnostics["salt/at_boundary"] == 1.0
 
 
 @pytest.mark.parametrize(

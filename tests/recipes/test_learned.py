@@ -172,7 +172,7 @@ def test_one_extra_pass_from_the_first_learnable_dropout() -> None:
     objective(torch.randn(4, 2), torch.zeros(4, dtype=torch.long)).backward()
     assert calls == ["2", "5", "5"]
     assert objective.diagnostics["forward_passes"] == 2
-    assert objective.diagnostics["rates/keep/2"] == 0.5
+    assert objective.diagnostics["learnable_bernoulli/keep/2"] == 0.5
 
 
 def test_a_layer_used_twice_learns_from_both_calls() -> None:

@@ -81,7 +81,7 @@ def test_fraternal_dropout_by_hand_and_without_a_detached_side(steps: list[Step]
 def test_adversarial_dropout_by_hand(steps: list[Step], kind: type[nn.RNNBase], detach: bool, rounds: int) -> None:
     model = Text(kind=kind)
     objective = adversarial_dropout(
-        model, sp.cross_entropy, at="rnn", fraction=0.2, rounds=rounds, weight=3.0, detach_clean=detach
+        model, sp.cross_entropy, at="rnn", ball=sp.Flips(0.2), steps=rounds, weight=3.0, detach_clean=detach
     )
     loss = objective(X, Y)
     mask = placed(steps[-1])[0].detach()
@@ -98,7 +98,7 @@ def test_adversarial_dropout_by_hand(steps: list[Step], kind: type[nn.RNNBase], 
     found = objective.diagnostics
     assert found["forward_passes"] == 2 + rounds
     assert found["backward_passes"] == 1 + rounds
-    assert 0 < found["AdD/flips"] <= 6
+    assert 0 < found["adversarial_dropout/flips"] <= 6
 
 
 def test_adversarial_dropout_raises_the_divergence_above_random_masks_of_its_size() -> None:
@@ -106,7 +106,7 @@ def test_adversarial_dropout_raises_the_divergence_above_random_masks_of_its_siz
     adversarial = random = 0.0
     for _ in range(5):
         model = Text()
-        adversarial += float(adversarial_dropout(model, sp.cross_entropy, fraction=0.2, clean_weight=0.0)(X).detach())
+        adversarial += float(adversarial_dropout(model, sp.cross_entropy, ball=sp.Flips(0.2))(X).detach())
         mask = sp.Flips(0.2).sample(torch.ones(6, 32), torch.tensor(6))
         random += float(sp.js(model(X), under(model, mask / mask.mean(1, keepdim=True))).mean().detach())
     assert adversarial > 1.5 * random
@@ -115,7 +115,7 @@ def test_adversarial_dropout_raises_the_divergence_above_random_masks_of_its_siz
 def test_on_the_last_hidden_state_the_recurrence_runs_once(steps: list[Step], monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls, forward = Text(), [], nn.LSTM.forward
     monkeypatch.setattr(nn.LSTM, "forward", lambda self, *args: calls.append(1) or forward(self, *args))
-    objective = adversarial_dropout(model, sp.cross_entropy, at=sp.Mask("drop", keep=1.0), fraction=0.2, rounds=2)
+    objective = adversarial_dropout(model, sp.cross_entropy, at=sp.Mask("drop", keep=1.0), ball=sp.Flips(0.2), steps=2)
     objective(X, Y).backward()
     mask = placed(steps[-1])[0]
     assert mask.shape == (6, 32)
@@ -144,7 +144,7 @@ def test_on_the_weight_drop_mask_of_a_language_model(steps: list[Step], rounds: 
     model = Language()
     site = sp.RecurrentWeights("last", keep=1.0)
     objective = adversarial_dropout(
-        model, sp.cross_entropy, at=site, fraction=0.15, rounds=rounds, start="base", share_noise=False, penalty=sp.squared_error,
+        model, sp.cross_entropy, at=site, ball=sp.Flips(0.15), steps=rounds, start="base", share_noise=False, penalty=sp.squared_error,
         detach_clean=True, weight=0.1,
     )  # fmt: skip
     objective(X[:, :-1], X[:, 1:]).backward()
@@ -203,13 +203,13 @@ def test_different_rates_at_one_site_ask_for_one() -> None:
 def test_one_clean_pass_serves_adversarial_dropout_and_vat() -> None:
     model = Text()
     vat = sp.recipes.vat(model, sp.cross_entropy, at="embedding", ball=sp.L2(1.0))
-    both = adversarial_dropout(model, sp.cross_entropy, at="rnn", fraction=0.2, terms=vat.terms)
+    both = adversarial_dropout(model, sp.cross_entropy, at="rnn", ball=sp.Flips(0.2)) + vat
     torch.manual_seed(1)
     loss = both(X, Y)
     found = both.diagnostics
-    parts = found["clean_loss"] + found["AdD/penalty"] + found[f"{vat.terms[0].name}/penalty"]
+    parts = found["clean_loss"] + found["adversarial_dropout/penalty"] + found[f"{vat.terms[0].name}/penalty"]
     assert float(loss.detach()) == pytest.approx(parts, rel=1e-5)
-    alone = adversarial_dropout(model, sp.cross_entropy, at="rnn", fraction=0.2)
+    alone = adversarial_dropout(model, sp.cross_entropy, at="rnn", ball=sp.Flips(0.2))
     passes = 0.0
     for objective in (alone, vat):
         objective(X, Y)
@@ -219,7 +219,7 @@ def test_one_clean_pass_serves_adversarial_dropout_and_vat() -> None:
 
 @pytest.mark.parametrize("at", ["rnn", sp.Recurrent("rnn"), sp.Mask("drop")])
 def test_the_sampled_base_mask_is_an_option(steps: list[Step], at: Any) -> None:
-    objective = adversarial_dropout(Text(), sp.cross_entropy, at=at, fraction=0.2, keep=0.7)
+    objective = adversarial_dropout(Text(), sp.cross_entropy, at=at, ball=sp.Flips(0.2), keep=0.7)
     objective(X, Y).backward()
     base = steps[-1].slots(objective.terms[0].at)[0].value
     flips = ((placed(steps[-1])[0] != 0) != (base != 0)).sum(1)
@@ -232,17 +232,17 @@ def test_ramp_up_reaches_its_peak() -> None:
     weight = ramp_up(0.1, 100)
     assert weight(100) == weight(1000) == 0.1
     assert weight(0) == pytest.approx(0.1 * 0.0067379, rel=1e-4)
-    objective = adversarial_dropout(Text(), sp.cross_entropy, fraction=0.2, weight=ramp_up(1.0, 4))
+    objective = adversarial_dropout(Text(), sp.cross_entropy, ball=sp.Flips(0.2), weight=ramp_up(1.0, 4))
     seen = []
     for _ in range(6):
         objective(X, Y)
-        seen.append(objective.diagnostics["AdD/weight"])
+        seen.append(objective.diagnostics["adversarial_dropout/weight"])
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 
 
 def test_an_objective_with_a_ramp_survives_pickling() -> None:
-    objective = adversarial_dropout(Text(), sp.cross_entropy, at="rnn", fraction=0.2, weight=ramp_up(1.0, 10))
+    objective = adversarial_dropout(Text(), sp.cross_entropy, at="rnn", ball=sp.Flips(0.2), weight=ramp_up(1.0, 10))
     losses = []
     for one in (objective, pickle.loads(pickle.dumps(objective))):
         torch.manual_seed(0)
@@ -253,7 +253,7 @@ def test_an_objective_with_a_ramp_survives_pickling() -> None:
 def test_unlabelled_batches_keep_the_regulariser() -> None:
     for recipe in (adversarial_dropout, expectation_linear, fraternal_dropout):
         objective = recipe(
-            Text(), sp.cross_entropy, at="rnn", **({"fraction": 0.2} if recipe is adversarial_dropout else {})
+            Text(), sp.cross_entropy, at="rnn", **({"ball": sp.Flips(0.2)} if recipe is adversarial_dropout else {})
         )
         loss = objective(X)
         loss.backward()
@@ -264,7 +264,7 @@ def test_padding_as_long_as_the_state_is_wide_is_not_taken_for_units(steps: list
     model, tokens = Text(size=7), X.clone()
     valid = torch.ones(6, 7, dtype=torch.bool)
     valid[:, 3:] = False
-    objective = adversarial_dropout(model, sp.cross_entropy, at="rnn", fraction=0.9)
+    objective = adversarial_dropout(model, sp.cross_entropy, at="rnn", ball=sp.Flips(0.9))
     objective(tokens, Y, valid)
     assert bool((placed(steps[-1])[0][:, 3:] == 0).any())
 
@@ -278,7 +278,7 @@ def test_padding_as_long_as_the_state_is_wide_is_not_taken_for_units(steps: list
         (lambda m: expectation_linear(m, sp.cross_entropy, train_on="both"), "train_on"),
         (lambda m: ramp_up(1.0, 0), r"steps=0"),
         (lambda m: adversarial_dropout(m, sp.cross_entropy, at=sp.Recurrent(layers=(3,))), "has 1 layers"),
-        (lambda m: adversarial_dropout(m, sp.cross_entropy, fraction=0.03)(X, Y), "use at least 0.063"),
+        (lambda m: adversarial_dropout(m, sp.cross_entropy, ball=sp.Flips(0.03))(X, Y), "use at least 0.063"),
     ],
 )
 def test_mistakes_are_explained(build: Any, message: str) -> None:

@@ -117,7 +117,7 @@ def test_passes_of_a_step_share_the_input_projection_and_nothing_changes(
             return output[:, -1] if batch_first else output[-1]
 
     model, tokens, targets = Last(), torch.randint(9, (4, 6)), torch.randint(9, (4,))
-    objective = sp.recipes.adversarial_dropout(model, sp.cross_entropy, fraction=0.2, rounds=2)
+    objective = sp.recipes.adversarial_dropout(model, sp.cross_entropy, ball=sp.Flips(0.2), steps=2)
     made, project = [], recurrent_projection.project
 
     def counted(*args: Tensor) -> Tensor:

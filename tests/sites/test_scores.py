@@ -4,7 +4,7 @@ from torch import nn
 
 from sparring.lab.models.birnn import PairSequence, SingleSequence
 from sparring.nn.attention import AdditiveAttention, ScorePoint, masked_softmax
-from sparring.passes.calls import perturbed_call
+from sparring.passes.one import perturbed_call
 from sparring.sites.attention.multihead import raw_scores
 from sparring.sites.attention.scores import Scores
 

@@ -68,19 +68,21 @@ def test_units_of_a_pooled_sentence_are_not_words(channels: bool) -> None:
     torch.manual_seed(0)
     words = torch.randint(1, 9, (6, 20))
     words[:, 2:] = 0
-    objective = sp.recipes.adversarial_dropout(Pooled(), sp.cross_entropy, at=sp.Mask("drop", keep=1.0), fraction=0.2)
+    objective = sp.recipes.adversarial_dropout(
+        Pooled(), sp.cross_entropy, at=sp.Mask("drop", keep=1.0), ball=sp.Flips(0.2)
+    )
     objective(words, torch.zeros(6, dtype=torch.long), valid=words != 0)
-    assert 2 < objective.diagnostics["AdD/flips"] <= 4
+    assert 2 < objective.diagnostics["adversarial_dropout/flips"] <= 4
 
 
 def test_an_evaluating_learned_dropout_has_a_mask_for_each_example() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), sp.nn.BernoulliDropout(12), nn.Linear(12, 4)).eval()
     x, player = torch.randn(5, 3), sp.GreedyFlip(sp.Flips(0.4), start=torch.ones(1, 12))
-    (mask,) = sp.metrics.ask(model, x, sp.Mask(), player).values
+    (mask,) = sp.metrics.perturb(model, x, sp.Mask(), player).values
     assert mask.shape == (5, 12)
     for k in range(5):
-        (alone,) = sp.metrics.ask(model, x[k : k + 1], sp.Mask(), player).values
+        (alone,) = sp.metrics.perturb(model, x[k : k + 1], sp.Mask(), player).values
         torch.testing.assert_close(mask[k : k + 1], alone)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..balls import Ball, Linf, check_ball
-from ..passes.calls import still_statistics
+from ..passes import still_statistics
 from .objectives import margin
 from .outputs import scores
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..balls import Ball, check_ball
-from ..passes.calls import still_statistics
+from ..passes import still_statistics
 from ..players import PGD as Ascent
 from ..players import FastGradient, Game
 from ..players.pgd import Update

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..passes.calls import still_statistics
+from ..passes import still_statistics
 
 
 def logits_of(outputs: Any) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..balls import L2, Ball, Box, Linf, check_ball
+from ..balls.box import as_box
 from .outputs import Logits, logits_of
 
 
@@ -37,7 +38,10 @@ def _copy(model: nn.Module) -> Logits:
 
 def _estimator(model: nn.Module, inputs: Tensor, box: tuple[float, float]) -> Any:
     """ART's view of a copy of the model; ART evaluates it whatever mode it is in."""
-    Box(*box).room(inputs)  # refuses inputs outside
+    sides = as_box(box, "this attack")
+    if sides is None or not isinstance(sides.low, int | float) or not isinstance(sides.high, int | float):
+        raise ValueError(f"box={box}: the attacks of ART need two numbers, such as box=(0, 1)")
+    sides.room(inputs)  # refuses inputs outside
     classifiers = require("art.estimators.classification", "adversarial-robustness-toolbox")
     alone = _copy(model).eval()
     inputs = inputs.float()
@@ -45,7 +49,12 @@ def _estimator(model: nn.Module, inputs: Tensor, box: tuple[float, float]) -> An
         classes = logits_of(alone(inputs[:1])).shape[1]
     device = "cpu" if inputs.device.type == "cpu" else "gpu"
     return classifiers.PyTorchClassifier(
-        alone, nn.CrossEntropyLoss(), tuple(inputs.shape[1:]), classes, clip_values=box, device_type=device
+        alone,
+        nn.CrossEntropyLoss(),
+        tuple(inputs.shape[1:]),
+        classes,
+        clip_values=(sides.low, sides.high),
+        device_type=device,
     )
 
 

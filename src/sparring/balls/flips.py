@@ -49,12 +49,12 @@ class Flips:
         """`floor(share * fraction * entries)`, guarded against rounding just below an integer."""
         return torch.floor(share * self.fraction * entries + 1e-6).long()
 
-    def schedule(self, entries: Tensor, rounds: int, spent: int) -> list[Tensor]:
-        """Budgets after each of K rounds: `floor(k/K * fraction * entries)`, and a flip to give in every round.
+    def schedule(self, entries: Tensor, steps: int, spent: int) -> list[Tensor]:
+        """Budgets after each of K looks: `floor(k/K * fraction * entries)`, and a flip to give in every round.
 
         Args:
             entries: how many entries each budget covers.
-            rounds: K.
+            steps: K.
             spent: flips that the start mask already uses; they count.
 
         The last round takes the rest. Where `floor` would leave an early round nothing beyond the start (H = 100, 3 %,
@@ -62,15 +62,15 @@ class Flips:
         example of nothing but padding) there is nothing to flip, and nothing to complain about.
         """
         total = self.budget(entries)
-        if bool(((total < spent + rounds) & (entries > 0)).any()):
+        if bool(((total < spent + steps) & (entries > 0)).any()):
             size = int(entries[entries > 0].min())
-            least = math.ceil((spent + rounds) / size * 1000 - 1e-9) / 1000
-            fix = f"use at least {least:g}" if least <= 1 else f"{size} entries are too few for {rounds} rounds"
+            least = math.ceil((spent + steps) / size * 1000 - 1e-9) / 1000
+            fix = f"use at least {least:g}" if least <= 1 else f"{size} entries are too few for {steps} steps"
             after = " after the random start flip" if spent else ""
-            each = "no flip" if rounds == 1 else f"less than one flip in each of {rounds} rounds"
+            each = "no flip" if steps == 1 else f"less than one flip in each of {steps} steps"
             raise ValueError(f"Flips({self.fraction:g}) leaves {each}{after} at H={size}; {fix}")
         return [
-            torch.maximum(self.budget(entries, k / rounds), torch.full_like(total, spent + k)) for k in range(1, rounds)
+            torch.maximum(self.budget(entries, k / steps), torch.full_like(total, spent + k)) for k in range(1, steps)
         ] + [total]
 
     def flip(

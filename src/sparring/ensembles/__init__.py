@@ -1,12 +1,22 @@
 """Ensembles trained at once: priority dropouts that share out the features, diversity penalties."""
 
+from ..losses import member_losses
 from ..sites.members import MemberInput
-from ..sites.watched import input_gradients, pair_cosines
-from ..terms.diversity import ADP, DEG, TRS, members_of
-from ..terms.diversity_measures import adp, deg, magnitude, similarity
+from ..terms.diversity import (
+    ADP,
+    DEG,
+    TRS,
+    adp,
+    deg,
+    input_gradients,
+    magnitude,
+    members_of,
+    pair_cosines,
+    similarity,
+)
 from .calibration import calibrate_gamma
 from .diversified import PriorityDiversifiedDropout
-from .ensemble import Ensemble, EnsembleOutput, member_cross_entropy, member_losses
+from .ensemble import Ensemble, EnsembleOutput, member_cross_entropy
 from .laplace import LaplacePriorityDropout
 from .masks import EnsembleDropout
 from .members import Member

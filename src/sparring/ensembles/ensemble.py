@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..losses import member_losses
 from .members import Member
 
 
@@ -124,14 +125,3 @@ def member_cross_entropy(
     logits = outputs if isinstance(outputs, Tensor) else outputs.members
     losses = member_losses(logits, targets)
     return losses.mean(1) if reduce == "mean" else losses.sum(1)
-
-
-def member_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every member on every example, (B, K), in float32 at least.
-
-    >>> tuple(member_losses(torch.zeros(2, 3, 4), torch.tensor([2, 0])).shape)
-    (2, 3)
-    """
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    chosen = targets[:, None].expand(-1, logits.shape[1])
-    return F.cross_entropy(wide.flatten(0, 1), chosen.flatten(), reduction="none").view(chosen.shape)

@@ -8,7 +8,7 @@ from typing import Any
 from .errors import LabError, RunError, unknown
 from .pool import Job
 from .runs.files import Damaged, read_json
-from .runs.folder import folder_of, read_figures, read_metrics
+from .runs.folder import folder_of, read_figures, read_metrics, read_probes
 from .runs.shapes import CONFIG, ENVIRONMENT, RESULT
 from .statistics import Difference, holm, mean, paired, spread
 from .task import SCALES, Task, Value
@@ -117,7 +117,7 @@ def read_run(path: Path) -> Run:
             f"{path / 'result.json'} does not fit the metrics beside it; delete the run folder to start again"
         )
     config, environment = read_json(path / "config.json", CONFIG), read_json(path / "environment.json", ENVIRONMENT)
-    return Run(path, config, result, environment, metrics, read_figures(path))
+    return Run(path, config, result, environment, metrics, [*read_figures(path), *read_probes(path)])
 
 
 def read_runs(out: Path, complain: Callable[[str], None] | None = None) -> list[Run]:

@@ -6,9 +6,10 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,16 @@ def enter(notices: Any, threads: int) -> None:
     torch.set_num_threads(threads)
     Worker.notices = notices
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: setattr(Worker, "stopping", True))
+    signal.signal(signal.SIGTERM, begin_nothing)
     threading.Thread(target=follow_parent, daemon=True).start()
+
+
+def begin_nothing(number: int, frame: Any) -> None:
+    """A worker that is told to stop saves the run it is at and begins no other."""
+    Worker.stopping = True
+
+
+begin_nothing.shared = True  # type: ignore[attr-defined]  # `stop_signals` calls it besides its own handler
 
 
 def follow_parent(grace: float = 20.0) -> None:
@@ -165,7 +174,8 @@ def execute_all(
                 if finished(job):
                     done(job)
                 else:
-                    running[pool.submit(work, job, orders)] = job
+                    with deaf_children():
+                        running[pool.submit(work, job, orders)] = job
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -188,6 +198,16 @@ def execute_all(
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     return failures
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes started inside do not hear Ctrl-C, from their first instant: the parent tells them when to stop."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop(pool: ProcessPoolExecutor, running: dict[Future[Failure | None], Job]) -> None:

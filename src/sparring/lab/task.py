@@ -118,7 +118,9 @@ class Data:
 class Trainable(Protocol):
     """What the loop needs of an objective; `sparring.Objective` and every recipe have it."""
 
-    update_each_loss: bool  # free_at: an optimiser update follows each loss; else one update after the last
+    @property
+    def update_each_loss(self) -> bool:
+        """free_at: an optimiser update follows each loss; else one update after the last."""
 
     @property
     def diagnostics(self) -> Mapping[str, float]:

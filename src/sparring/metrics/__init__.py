@@ -17,44 +17,43 @@ from .calibration import (
 from .certified import Certificate, certified_radius, certify
 from .correlation import kendall, pearson
 from .diversity import GradientDiversity, ambiguity, gradient_diversity, pairwise_disagreement
-from .dropout_theory import Exact, Regularisers, exact_adversary, masks_within, regularisers
+from .dropout_theory import Regularisers, WorstMasks, masks_within, regularisers, worst_masks
 from .ranking import RankingReport, evaluate_ranking, ndcg_at_k, recall_at_k
 from .robustness import RobustAccuracy, Sweep, attack_table, robust_accuracy, sweep
 from .segmentation import Confusion, mean_iou
 from .subnetworks import (
-    Answer,
     Decomposition,
+    Perturbed,
     Subnetworks,
-    ask,
     decompose,
     dropout_decomposition,
     mean_adversarial_mask,
+    perturb,
     subnetwork_accuracies,
 )
 from .uncertainty import PAvgPU, patch_pavgpu, pavgpu, predictive_entropy, threshold_grid
 
 __all__ = [
     "Agreement",
-    "Answer",
     "Audit",
     "Certificate",
     "Check",
     "Confusion",
     "Decomposition",
-    "Exact",
     "Explanation",
     "GradientDiversity",
     "Interval",
     "PAvgPU",
+    "Perturbed",
     "RankingReport",
     "Regularisers",
     "Reliability",
     "RobustAccuracy",
     "Subnetworks",
     "Sweep",
+    "WorstMasks",
     "agreement",
     "ambiguity",
-    "ask",
     "attack_table",
     "audit",
     "bootstrap",
@@ -65,7 +64,6 @@ __all__ = [
     "decompose",
     "dropout_decomposition",
     "evaluate_ranking",
-    "exact_adversary",
     "expected_calibration_error",
     "explain",
     "fit_temperature",
@@ -80,6 +78,7 @@ __all__ = [
     "patch_pavgpu",
     "pavgpu",
     "pearson",
+    "perturb",
     "predictive_entropy",
     "recall_at_k",
     "regularisers",
@@ -88,4 +87,5 @@ __all__ = [
     "subnetwork_accuracies",
     "sweep",
     "threshold_grid",
+    "worst_masks",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..nn.attention import masked_softmax
-from ..passes.calls import Pass
+from ..passes.one import Pass
 from ..passes.step import logits_of
 from ..penalties import full_precision
 from ..sites.attention.scores import Scores

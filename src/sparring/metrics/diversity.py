@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attacks.gradient import differentiating
-from ..sites.watched import input_gradients, pair_cosines
+from ..terms.diversity import input_gradients, pair_cosines
 
 QUARTILES = (0.25, 0.5, 0.75)
 

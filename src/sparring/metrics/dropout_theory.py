@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..passes.calls import Pass
+from ..passes.one import Pass
 from ..passes.step import logits_of
 from ..penalties import Penalty, full_precision, js
 from ..sites.site import Site
@@ -29,7 +29,7 @@ def masks_within(size: int, flips: int, dtype: torch.dtype = torch.float32) -> I
 
 
 @dataclass(frozen=True)
-class Exact:
+class WorstMasks:
     """The worst masks of a batch.
 
     Attributes:
@@ -54,15 +54,15 @@ def outputs_under(
 
 
 @torch.no_grad()
-def exact_adversary(
+def worst_masks(
     model: nn.Module, inputs: Any, site: Site, size: int, flips: int, penalty: Penalty = js, rescale: bool = True,
     outputs: Callable[[Any], Tensor] | None = None, limit: int = 100_000,
-) -> Exact:  # fmt: skip
+) -> WorstMasks:  # fmt: skip
     """The adversarial dropout mask of eq. 5 by brute force over every mask within the budget; for small H only.
 
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.5), nn.Linear(6, 3)).eval()
-    >>> found = exact_adversary(model, torch.randn(5, 4), sp.Mask(keep=1.0), size=6, flips=2)
+    >>> found = worst_masks(model, torch.randn(5, 4), sp.Mask(keep=1.0), size=6, flips=2)
     >>> bool(((1 - found.masks).sum(1) <= 2).all())
     True
 
@@ -93,7 +93,7 @@ def exact_adversary(
         best[better] = mask
     assert best is not None
     assert worst is not None
-    return Exact(best, worst)
+    return WorstMasks(best, worst)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..passes.calls import call
+from ..passes.one import call
 from ..penalties import full_precision
 from ..sites.site import Slot
 from ..sites.words import Words
@@ -33,7 +33,8 @@ def without_each_word(
 
     Paper: Jain and Wallace 2019, Algorithm 2.
     """
-    ids = words.ids_of(chosen)
+    ids = chosen.words
+    assert ids is not None
     pad = words.pad
     if pad is None:
         name = chosen.name.partition("#")[0]

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..objective import Objective, Term
-from ..passes.calls import Pass
+from ..objective import Objective
+from ..passes.one import Pass
 from ..passes.step import Step, logits_of
 from ..penalties import Penalty, full_precision, js
 from ..players import Bernoulli
 from ..players.player import Player
 from ..sites.site import Site, Slot
+from ..terms import Playable, Term
 
 
 @dataclass
-class Answer:
-    """What a player did on a batch.
+class Perturbed:
+    """A batch under a player: what it placed and what that did.
 
     Attributes:
         values: what it placed, one tensor per slot.
@@ -34,23 +35,19 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Listener:
+class _Listener(Playable):
     """A term that notes what its player placed and what that did."""
 
     term: Term
-    answer: Answer
-    idle: bool = False
+    found: Perturbed
+    name: str = "listener"
 
     @property
-    def name(self) -> str:
-        return self.term.name
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
         return self.term.sites
 
     @property
-    def label_free(self) -> bool:
+    def label_free(self) -> bool:  # type: ignore[override]
         return self.term.label_free
 
     def play(self, step: Step) -> Tensor | None:
@@ -58,44 +55,44 @@ class _Listener:
         assert step.last is not None
         assert self.term.at is not None
         slots: list[Slot] = step.last.slots[self.term.at]
-        self.answer.values = [slot.placed.detach() for slot in slots if slot.placed is not None]
-        self.answer.clean = step.outputs.detach()
+        self.found.values = [slot.placed.detach() for slot in slots if slot.placed is not None]
+        self.found.clean = step.outputs.detach()
         with torch.no_grad():
-            self.answer.perturbed = step.run({self.term.at: self.answer.values}, graph="none")
+            self.found.perturbed = step.run({self.term.at: self.found.values}, graph="none")
         assert charge is not None
-        self.answer.divergence = charge.detach()
+        self.found.divergence = charge.detach()
         return charge
 
 
 @torch.no_grad()
-def ask(
+def perturb(
     model: nn.Module,
     inputs: Any,
     site: Site,
     player: Player,
     penalty: Penalty = js,
     outputs: Callable[[Any], Tensor] | None = None,
-) -> Answer:
+) -> Perturbed:
     """Let a player respond to a model as it is: nothing is trained, nothing stays behind.
 
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Dropout(0.5), nn.Linear(20, 3)).eval()
-    >>> answer = ask(model, torch.randn(6, 4), sp.Mask(keep=1.0), sp.GreedyFlip(sp.Flips(0.2)))
-    >>> [int(n) for n in (answer.values[0] == 0).sum(1).unique()][-1] <= 4
+    >>> found = perturb(model, torch.randn(6, 4), sp.Mask(keep=1.0), sp.GreedyFlip(sp.Flips(0.2)))
+    >>> [int(n) for n in (found.values[0] == 0).sum(1).unique()][-1] <= 4
     True
 
     Args:
         model: in the mode (train, eval) in which it shall be looked at.
         inputs: as the model takes them.
         site: where the player acts.
-        player: for example `GreedyFlip(Flips(0.03), rounds=2)`.
+        player: for example `GreedyFlip(Flips(0.03), steps=2)`.
         penalty: what it raises.
         outputs: from what the model returns to its logits.
     """
-    answer = Answer()
-    listener = _Listener(Term(site, player, penalty), answer)
+    found = Perturbed()
+    listener = _Listener(Term(site, player, penalty), found)
     Objective(model, _no_loss, listener, outputs=outputs)(inputs)
-    return answer
+    return found
 
 
 def _no_loss(outputs: Tensor, targets: Any) -> Tensor:
@@ -133,7 +130,7 @@ def subnetwork_accuracies(
         return (logits.argmax(-1) == targets).double().mean()
 
     random = [accuracy(extract(Pass(model, (site,), {site: bernoulli.draw}).run(inputs))) for _ in range(count)]
-    adversarial = [accuracy(ask(model, inputs, site, player, penalty, outputs).perturbed) for _ in range(count)]
+    adversarial = [accuracy(perturb(model, inputs, site, player, penalty, outputs).perturbed) for _ in range(count)]
     return Subnetworks(torch.stack(random), torch.stack(adversarial))
 
 
@@ -150,7 +147,7 @@ def mean_adversarial_mask(
 
     Call it once per epoch and stack the rows: an even picture means that no unit is relied on more than others.
     """
-    values = ask(model, inputs, site, player, penalty, outputs).values
+    values = perturb(model, inputs, site, player, penalty, outputs).values
     return [(value != 0).double().mean(0) for value in values]
 
 
@@ -201,6 +198,6 @@ def dropout_decomposition(
     """
     pairs = []
     for _ in range(samples):
-        answer = ask(model, inputs, site, player, penalty, outputs)
-        pairs.append((full_precision(answer.clean).softmax(-1), full_precision(answer.perturbed).softmax(-1)))
+        found = perturb(model, inputs, site, player, penalty, outputs)
+        pairs.append((full_precision(found.clean).softmax(-1), full_precision(found.perturbed).softmax(-1)))
     return decompose(torch.stack([p for p, _ in pairs]).double(), torch.stack([q for _, q in pairs]).double())

@@ -1,1 +1,18 @@
-"""Running a model: one pass, one step, replay, randomness."""
+"""Running a model: one pass, one step, replay, recomputation, which positions count."""
+
+from .layout import still_statistics
+from .masks import ValidMask
+from .one import Arguments, Pass, call, perturbed_call
+from .step import Reduction, Step, logits_of
+
+__all__ = [
+    "Arguments",
+    "Pass",
+    "Reduction",
+    "Step",
+    "ValidMask",
+    "call",
+    "logits_of",
+    "perturbed_call",
+    "still_statistics",
+]

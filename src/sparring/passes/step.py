@@ -2,24 +2,25 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..nn.matching import pattern
-from ..nn.recurrent.projection import shared_projections
+from ..nn.randomness import RandomState, Watch
 from ..penalties import per_example
 from ..sites.input import holds_nan
 from ..sites.site import Site, Slot
-from .calls import Layout, Pass, Placement, Recomputation
-from .randomness import RandomState, current
+from .layout import Layout
+from .masks import Masks
+from .one import Pass, Placement
 from .replay import Tape
 
 Graph = Literal["attached", "detached", "none"]
-ValidMask = Tensor | Mapping[str, Tensor] | None
+Reduction = Literal["examples", "tokens"]
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -43,11 +44,14 @@ class Step:
         inputs: as given to the objective.
         targets: as given, or None (unlabelled).
         sites: every site of the objective.
-        valid: padding masks, as given.
+        masks: which positions count.
         number: how many training steps came before.
+        labelled: how many of the examples, the first ones, have targets; None for all of them (or none).
+        reduction: "examples" (every example counts the same) or "tokens" (every position does).
+        items: what sums are divided by; None for the number of examples or tokens in this batch.
         cache: a place for anything worth sharing between passes of this step.
-        outputs: clean outputs, with their graph.
-        losses: clean loss per example (B,), or None without targets.
+        notes: diagnostics, by key; a function is asked when they are read.
+        speaker: the name of the term that plays now.
     """
 
     model: nn.Module
@@ -56,46 +60,51 @@ class Step:
     sites: Sequence[Site]
     supervised: Callable[..., Tensor]
     extract: Callable[[Any], Tensor]
-    valid: ValidMask
+    masks: Masks
     devices: tuple[torch.device, ...]
+    layout: Layout
+    sides: Mapping[nn.Module, str] = field(default_factory=dict)
     number: int = 0
+    labelled: int | None = None
+    reduction: Reduction = "examples"
+    items: Tensor | float | None = None
     tapes: dict[frozenset[Site], Tape] = field(default_factory=dict)
     cache: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    speaker: str = ""
     forward_passes: int = 0
     backward_passes: int = 0
-    known: Layout | None = None
     noise: RandomState | None = None
     clean: Pass | None = None
     last: Pass | None = None
     _outputs: Tensor | None = None
     _losses: Tensor | None = None
     _raw: Any = None
+    _latest: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self.recomputation = Recomputation(self.model, self.sites)
-        self.layout = Layout.of(self.model, self.sites, self.known)
+        self._sharing = [site for site in self.sites if type(site).sharing is not Site.sharing]
 
     # -- the clean pass ---------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Run the clean pass and remember its random state, its outputs and what stood at the sites."""
-        self.noise = current(self.devices)
-        tapes = tuple(self.tapes.values())
-        self.clean = Pass(self.model, self.sites, {}, tapes, self._mask_of, self.devices, self.layout)
-        self.forward_passes += 1
-        with shared_projections(self.cache):
-            raw = self.clean.run(self.inputs, clean=True)
-        self.recomputation.watch(self.clean, raw)
+    def begin(self, alone: bool = False) -> None:
+        """Run the clean pass and remember its random state, its outputs and what stood at the sites.
+
+        Args:
+            alone: no other pass follows, so nothing random needs to be remembered.
+        """
+        watch = None if alone else Watch(self.devices)
+        self.clean = self._pass({}, tuple(self.tapes.values()))
+        raw = self._run(self.clean, clean=True)
+        self.noise = watch.moved() if watch is not None else None
         self._raw = raw
         self._outputs = self._extracted(raw)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
-            if bool(torch.isnan(self._losses.detach()).any()) and holds_nan(self.inputs):
-                raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
+            self._refuse_nan()
         for site, slots in self.clean.slots.items():
             for slot in slots:
-                if slot.value.shape[:1] != (self.batch,):
+                if slot.value.shape[:1] != (self.batch,) and not site.shared:
                     raise ValueError(
                         f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: perturbations "
                         "are per example, dimension 0; for time-major layers pass batch_dim=1, and leave out what the batch shares"
@@ -103,6 +112,7 @@ class Step:
 
     @property
     def outputs(self) -> Tensor:
+        """Clean outputs, with their graph."""
         assert self._outputs is not None, "the clean pass has not run"
         return self._outputs
 
@@ -113,6 +123,7 @@ class Step:
 
     @property
     def losses(self) -> Tensor | None:
+        """Clean loss of each labelled example, or None without targets."""
         return self._losses
 
     @property
@@ -146,27 +157,30 @@ class Step:
             raw: return what the model returned instead of its tensor of outputs.
             moves_statistics: batch-norm averages move, for the one pass of a step that stands in for the clean pass.
         """
-        state = self.noise if noise == "shared" else noise
+        state = self.noise if isinstance(noise, str) else noise
         tape = self.tapes.get(frozenset(placements)) if replay else None
         if tape is not None and state is not self.noise and not tape.noise_free:
             tape = None
-        one = Pass(self.model, self.sites, placements, (), self._mask_of, self.devices, self.layout)
-        self.forward_passes += 1
-        with torch.no_grad() if graph == "none" else nullcontext(), shared_projections(self.cache):
-            outputs = one.run(
-                self.inputs,
-                noise=state,
-                replay=tape,
-                attached=graph == "attached",
-                replay_noise=state is self.noise,
-                clean=moves_statistics,
-            )
-        self.recomputation.watch(one, outputs)
+        one = self._pass(placements, ())
+        options: dict[str, Any] = {
+            "noise": state,
+            "replay": tape,
+            "attached": graph == "attached",
+            "replay_noise": state is self.noise,
+            "clean": moves_statistics,
+        }
+        if graph == "none":
+            with torch.no_grad():
+                outputs = self._run(one, **options)
+        else:
+            outputs = self._run(one, **options)
         self.last = one
         return outputs if raw else self._extracted(outputs)
 
     def loss(self, outputs: Tensor) -> Tensor:
-        """Supervised loss per example (B,)."""
+        """Supervised loss of each labelled example."""
+        if self.labelled is not None:
+            outputs = outputs[: self.labelled]
         return self.charged(self.supervised, outputs, self.targets, outputs)
 
     def penalty(self, penalty: Callable[..., Tensor], clean: Tensor, perturbed: Tensor) -> Tensor:
@@ -174,23 +188,81 @@ class Step:
         return self.charged(penalty, clean, perturbed, perturbed)
 
     def charged(self, function: Callable[..., Tensor], first: Any, second: Any, outputs: Tensor) -> Tensor:
-        mask = self._mask_of("outputs", outputs)
-        takes_valid = mask is not None and _takes_valid(function)
-        values = function(first, second, valid=mask) if takes_valid else function(first, second)
+        """What a loss or penalty gives per example, over the positions that count."""
+        mask, takes = self.masks.at_outputs(outputs), _takes(function)
+        extra: dict[str, Any] = {}
+        if "targets" in takes and second is not self.targets:
+            extra["targets"] = self.targets
+        if mask is not None and "valid" in takes:
+            extra["valid"] = mask
+        values = function(first, second, **extra)
         name = getattr(function, "__name__", str(function))
         if not isinstance(values, Tensor) or values.dim() == 0:
             raise ValueError(
-                f"{name} returned one number for the batch; an objective needs one per example, shape ({outputs.shape[0]},)"
+                f"{name} returned one number for the batch; an objective needs one per example, shape ({outputs.shape[0]},): "
+                'pass reduction="none" to a loss of torch'
             )
         if values.shape[0] != outputs.shape[0]:
             raise ValueError(f"{name} returned shape {tuple(values.shape)} for {outputs.shape[0]} examples")
-        return per_example(values, None if takes_valid else mask)
+        return per_example(values, None if "valid" in extra else mask)
 
-    def note(self, term: str, **values: Any) -> None:
-        """Keep diagnostics of a term; tensors become floats when they are read."""
-        self.notes.update({f"{term}/{key}": value for key, value in values.items()})
+    def average(self, values: Tensor, outputs: Tensor | None = None) -> Tensor:
+        """The mean of a per-example charge: over examples with anything to count, or over their tokens.
+
+        Labelled and unlabelled examples are averaged apart and added up.
+        """
+        if values.dim() == 0:
+            return values
+        if outputs is None:
+            outputs = self._latest if self._outputs is None else self._outputs
+        mask = None if outputs is None or len(outputs) < len(values) else self.masks.at_outputs(outputs[: len(values)])
+        counts = None if mask is None else mask.flatten(1).sum(1)
+        if self.labelled is None or len(values) <= self.labelled:
+            return self._mean(values, counts)
+        n = self.labelled
+        parts = [
+            (values[:n], None if counts is None else counts[:n]),
+            (values[n:], None if counts is None else counts[n:]),
+        ]
+        return self._mean(*parts[0]) + self._mean(*parts[1])
+
+    def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
+        if counts is None:
+            return values.mean() if self.items is None else values.sum() / self.items
+        weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
+        total = torch.where(counts > 0, values, 0.0)
+        total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
+        return total / (weights.sum().clamp_min(1) if self.items is None else self.items)
+
+    def note(self, **values: Any) -> None:
+        """Keep diagnostics of the term that plays; tensors become floats, and functions are asked, when they are read."""
+        self.notes.update({f"{self.speaker}/{key}": value for key, value in values.items()})
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _pass(self, placements: Mapping[Site, Placement], tapes: tuple[Tape, ...]) -> Pass:
+        return Pass(
+            self.model, self.sites, placements, tapes, self.masks.at_slot, self.devices, self.layout, self.sides
+        )
+
+    def _run(self, one: Pass, **options: Any) -> Any:
+        self.forward_passes += 1
+        if not self._sharing:
+            return one.run(self.inputs, **options)
+        with ExitStack() as stack:
+            for site in self._sharing:
+                stack.enter_context(site.sharing(self.cache))
+            return one.run(self.inputs, **options)
+
+    def _refuse_nan(self) -> None:
+        """Tell NaN inputs from NaN of the model's own. Not on accelerators: asking would make the host wait for the device."""
+        assert self._losses is not None
+        if (
+            self._losses.device.type == "cpu"
+            and bool(torch.isnan(self._losses.detach()).any())
+            and holds_nan(self.inputs)
+        ):
+            raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
 
     def _extracted(self, outputs: Any) -> Tensor:
         tensor = self.extract(outputs)
@@ -198,35 +270,22 @@ class Step:
             raise ValueError("the model returns a single number; an objective needs outputs with one row per example")
         if tensor.shape[0] == 0:
             raise ValueError("the batch is empty: an objective needs at least one example")
+        self._latest = tensor
         return tensor
 
-    def _mask_of(self, name: str, value: Tensor, own: Tensor | None = None) -> Tensor | None:
-        """The padding mask of a slot (or of the outputs), shaped to broadcast against it.
 
-        One given by name counts before the one a site knows itself, and that before one given for everything.
-        """
-        mask = self.valid
-        if isinstance(mask, Mapping):
-            mask = next((m for glob, m in mask.items() if pattern(glob).fullmatch(name.partition("#")[0])), None)
-            if mask is None:
-                return own
-        elif own is not None:
-            return own
-        elif mask is None or value.dim() < 2 or value.shape[: mask.dim()] != mask.shape:
-            return None
-        elif value.dim() == mask.dim() and name != "input":
-            return (
-                None  # (B, units) that happens to have the mask's shape; only the model's own input is (B, T) by itself
-            )
-        mask = mask.bool()
-        if name == "outputs":
-            return mask if value.dim() > mask.dim() else None
-        if value.shape[: mask.dim()] != mask.shape:
-            raise ValueError(
-                f"valid mask of shape {tuple(mask.shape)} does not fit {name} of shape {tuple(value.shape)}"
-            )
-        return mask.view(*mask.shape, *(1,) * (value.dim() - mask.dim()))
+def _takes(function: Callable[..., Any]) -> frozenset[str]:
+    """Which of the optional words `valid` and `targets` a loss or penalty takes."""
+    try:
+        return _signature(function)
+    except TypeError:  # not hashable
+        return _signature.__wrapped__(function)
 
 
-def _takes_valid(function: Callable[..., Any]) -> bool:
-    return "valid" in inspect.signature(function).parameters
+@cache
+def _signature(function: Callable[..., Any]) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a builtin
+        return frozenset()
+    return frozenset({"valid", "targets"} & parameters.keys())

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from ..penalties import full_precision
 from ..sites.site import Slot
-from ..sites.words import Words
 
 CELLS = 1 << 24  # entries of the largest words-by-vocabulary block held at a time
 
@@ -26,7 +25,6 @@ class WordDirections:
 
     Args:
         embedding: the layer whose rows are the words.
-        site: where the words are looked up; it knows which word stands where.
         neighbours: how many nearest words give a direction; None: every word of the vocabulary.
         refresh: number of steps after which a word's neighbours are looked for again.
 
@@ -34,7 +32,6 @@ class WordDirections:
     """
 
     embedding: nn.Embedding
-    site: Words = field(default_factory=lambda: Words("**"))
     neighbours: int | None = 10
     refresh: int = 100
     step: int = 0
@@ -77,7 +74,9 @@ class WordDirections:
     @torch.no_grad()
     def combine(self, slot: Slot, gradient: Tensor) -> Tensor:
         """The gradient as a sum of word directions: weights `g . d_k`, of norm 1 per word (alpha starts at 0)."""
-        ids = self.site.ids_of(slot)
+        ids = slot.words
+        if ids is None:
+            raise ValueError(f"WordDirections: {slot.name} does not know its words; play at sp.Words({slot.module!r})")
         if ids.shape != gradient.shape[:-1]:
             raise ValueError(
                 f"WordDirections: {slot.name} holds {tuple(gradient.shape)} but the words looked up are {tuple(ids.shape)}"

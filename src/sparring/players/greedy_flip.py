@@ -10,23 +10,23 @@ from torch import Tensor
 
 from ..balls.flips import Flips
 from ..sites.site import Slot
-from .player import Game, Response, slope, sound
+from .player import Game, Player, Response, slope, sound
 
 
 @dataclass(frozen=True)
-class GreedyFlip:
-    """Adversarial dropout: flip mask entries greedily by their influence on the divergence, in K rounds (eq. 7-9).
+class GreedyFlip(Player):
+    """Adversarial dropout: flip mask entries greedily by their influence on the divergence, in K looks (eq. 7-9).
 
     >>> import sparring as sp
-    >>> sp.GreedyFlip(sp.Flips(0.03), rounds=2)  # doctest: +ELLIPSIS
-    GreedyFlip(ball=Flips(fraction=0.03, rows=False), rounds=2, start='flip', restarts=1, ...)
+    >>> sp.GreedyFlip(sp.Flips(0.03), steps=2)  # doctest: +ELLIPSIS
+    GreedyFlip(ball=Flips(fraction=0.03, rows=False), steps=2, start='flip', restarts=1, ...)
 
     The base mask is where the clean pass's multiplier is not zero: all ones, or the sampled mask if the site drew one. The
     influence map is the gradient of the summed divergence by the relaxed mask; no parameter gradient is computed for it.
 
     Args:
         ball: how many entries may differ from the base mask, the start flip included.
-        rounds: K: the influence map is taken anew K times, the budget grows with the rounds.
+        steps: K: the influence map is taken anew K times, the budget grows with the steps.
         start: "flip" flips one random entry first, because at the base mask itself a divergence has no slope; "base" starts
             there all the same, for models whose other noise differs between the passes; a 0/1 tensor starts at that mask.
         restarts: random starts; the best answer of each example counts. The first flip decides in which direction the output is
@@ -39,7 +39,7 @@ class GreedyFlip:
     """
 
     ball: Flips
-    rounds: int = 1
+    steps: int = 1
     start: Literal["flip", "base"] | Tensor = "flip"
     restarts: int = 1
     paper_algorithm: bool = False
@@ -47,8 +47,8 @@ class GreedyFlip:
     through_scale: bool = False
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"GreedyFlip(rounds={self.rounds}): at least one round")
+        if self.steps < 1:
+            raise ValueError(f"GreedyFlip(steps={self.steps}): at least one round")
         if self.restarts < 1:
             raise ValueError(f"GreedyFlip(restarts={self.restarts}): at least one start")
         if isinstance(self.start, Tensor):
@@ -58,7 +58,7 @@ class GreedyFlip:
             raise ValueError(f'GreedyFlip(start={self.start!r}): choose "flip", "base" or a mask of zeros and ones')
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset({"mask"})
 
     @property
@@ -85,15 +85,15 @@ class GreedyFlip:
                 good, reached = good | sound_ones, torch.where(better, rival, reached)
         flips = torch.stack([self.ball.count(m, b).float().mean() for m, b in zip(masks, bases, strict=True)])
         values = [_where(good, self.multiplier(mask), slot.value) for mask, slot in zip(masks, game.slots, strict=True)]
-        return Response(values, ~good, {"flips": flips.mean()}, backward_passes=self.rounds * self.restarts)
+        return Response(values, ~good, {"flips": flips.mean()}, backward_passes=self.steps * self.restarts)
 
     def _climb(self, game: Game, bases: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """K rounds from one start (eq. 9): the masks, and for which examples (B,) every influence map was sound."""
+        """K steps from one start (eq. 9): the masks, and for which examples (B,) every influence map was sound."""
         masks = [self._first(base, slot) for base, slot in zip(bases, game.slots, strict=True)]
         budgets = [self._budgets(mask, base, slot) for mask, base, slot in zip(masks, bases, game.slots, strict=True)]
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
-        for k in range(self.rounds):
+        for k in range(self.steps):
             payoff, influence = self.influence(game, masks)
             good = good & sound(influence, game.slots)
             if k == 0 and all(map(torch.equal, masks, bases)):
@@ -140,10 +140,10 @@ class GreedyFlip:
                     f"GreedyFlip(start=...): the start mask differs from the base in {int(used.max())} entries at {slot.name}, "
                     f"the budget is {int(total.min())}"
                 )
-            return [torch.maximum(self.ball.budget(entries, k / self.rounds), used) for k in range(1, self.rounds)] + [
+            return [torch.maximum(self.ball.budget(entries, k / self.steps), used) for k in range(1, self.steps)] + [
                 total
             ]
-        return self.ball.schedule(entries, self.rounds, spent=int(self.start == "flip"))
+        return self.ball.schedule(entries, self.steps, spent=int(self.start == "flip"))
 
 
 def base_mask(slot: Slot) -> Tensor:

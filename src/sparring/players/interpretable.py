@@ -58,9 +58,7 @@ class Interpretable(InBall):
             what = "word directions" if self.words is not None else f"reading={self.reading!r}"
             raise ValueError(f"Interpretable: {what} is bounded by {wanted.__name__}(radius), got {self.ball}")
 
-    @property
-    def starts_at_clean(self) -> bool:
-        return True
+    starts_at_clean = True
 
     def respond(self, game: Game) -> Response:
         points = [working_copy(slot).requires_grad_() for slot in game.slots]

@@ -10,11 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
-from .player import Game, InBall, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
 from .walk import State, Walk
 
 Update = Literal["normalised", "raw", "sign", "adam"]
-Unroll = Literal[False, "autograd", "finite_difference"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class PGD(InBall):
             raise ValueError(f'PGD(start={self.start!r}): a standard deviation >= 0, or "uniform"')
 
     @property
-    def starts_at_clean(self) -> bool:
+    def starts_at_clean(self) -> bool:  # type: ignore[override]
         return self.start == 0
 
     @property

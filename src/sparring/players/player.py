@@ -1,14 +1,17 @@
 """What every player has in common: the game it is shown, and the response it gives."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from ..balls import Ball
 from ..sites.site import Slot
+
+Unroll = Literal[False, "autograd", "finite_difference"]
 
 
 class Payoff(Protocol):
@@ -56,33 +59,57 @@ class Response:
     backward_passes: int = 0
 
 
-@runtime_checkable
-class Player(Protocol):
-    """A way to choose a perturbation.
+class Player(ABC):
+    """A way to choose a perturbation. A player of your own writes `respond`, and of the rest what differs.
 
-    `kinds` says at which kinds of site it can play; `idle` is True when it cannot move at all (radius 0), and the term
-    is dropped.
+    Attributes:
+        kinds: at which kinds of site it can play: "additive", "mask", or both.
+        bound: the ball that binds it, for diagnostics; None without one.
+        idle: it cannot move at all (radius 0), and the term is left out.
+        starts_at_clean: its first gradient is taken at the clean point, where a divergence has no slope.
+        unroll: how the leader differentiates through the answer: False, "autograd" or "finite_difference".
+        draws: the answer comes from `draw` alone, without a look at the model: random noise and random masks.
     """
 
+    kinds: frozenset[str] = frozenset({"additive"})
+    starts_at_clean: bool = False
+    unroll: Unroll = False
+    draws: bool = False
+
     @property
-    def kinds(self) -> frozenset[str]: ...
+    def bound(self) -> Ball | None:
+        return None
+
     @property
-    def idle(self) -> bool: ...
-    def respond(self, game: Game) -> Response: ...
+    def idle(self) -> bool:
+        return self.bound is not None and self.bound.radius == 0
+
+    @abstractmethod
+    def respond(self, game: Game) -> Response:
+        """Choose one perturbation (or mask) per slot of the game."""
+
+    def draw(self, slot: Slot) -> Tensor:
+        """A random answer for one slot; only players with `draws` have one."""
+        raise TypeError(f"{type(self).__name__} looks at the model before it answers")
 
 
-class InBall:
+class InBall(Player):
     """A player at additive sites that stays inside its `ball`."""
 
     ball: Ball
 
     @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset({"additive"})
+    def bound(self) -> Ball:
+        return self.ball
 
-    @property
-    def idle(self) -> bool:
-        return self.ball.radius == 0
+
+class Random(Player):
+    """A player that answers by `draw` alone."""
+
+    draws = True
+
+    def respond(self, game: Game) -> Response:
+        return Response([self.draw(slot) for slot in game.slots])
 
 
 def slope(
@@ -127,29 +154,23 @@ def _explained(error: RuntimeError) -> RuntimeError:
 
 def sound(gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Tensor:
     """(B,) True where an example's gradient, over all slots, is finite and not all zero."""
-    finite: Tensor | None = None
-    alive: Tensor | None = None
+    total: Tensor | None = None
     for gradient, slot in zip(gradients, slots, strict=True):
-        flat = gradient if slot.valid is None else torch.where(slot.valid, gradient, torch.zeros_like(gradient))
-        peak = flat.detach().abs().flatten(1).amax(1) if flat.dim() > 1 else flat.detach().abs()
-        good, moving = torch.isfinite(peak), peak > 0
-        finite = good if finite is None else finite & good
-        alive = moving if alive is None else alive | moving
-    assert finite is not None
-    assert alive is not None
-    return finite & alive
+        flat = gradient.detach() if slot.valid is None else torch.where(slot.valid, gradient.detach(), 0.0)
+        peak = flat.abs().flatten(1).amax(1) if flat.dim() > 1 else flat.abs()  # a NaN or infinite entry is the peak
+        total = peak if total is None else total + peak
+    assert total is not None
+    return (total > 0) & (total < torch.inf)
 
 
 def only(keep: Tensor, value: Tensor) -> Tensor:
-    """`value` where the example is kept (B,), exact zeros elsewhere."""
-    shape = (-1,) + (1,) * (value.dim() - 1)
-    return torch.where(keep.view(shape), value, torch.zeros((), dtype=value.dtype, device=value.device))
+    """`value` where the example is kept (B,), exact zeros elsewhere; what the batch shares (1, ...) stays if anybody keeps it."""
+    if len(value) == 1 and len(keep) > 1:
+        keep = keep.any().view(1)
+    return torch.where(keep.view((-1,) + (1,) * (value.dim() - 1)), value, 0.0)
 
 
 def working_copy(slot: Slot) -> Tensor:
     """Zeros like the slot's value, in float32 at least: players compute in full precision under autocast."""
     dtype = slot.value.dtype if slot.value.dtype in (torch.float32, torch.float64) else torch.float32
     return torch.zeros(slot.value.shape, dtype=dtype, device=slot.value.device)
-
-
-Draw = Callable[[Slot], Tensor]

@@ -1,18 +1,20 @@
 """Learnable Bernoulli dropout as an objective."""
 
-from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..estimators import ARM, Estimator
-from ..objective import Objective, Playable
-from ..terms.learned import DropoutKL, LearnedRates, Weights
+from ..objective import Objective
+from ..terms import DropoutKL, LearnedRates, Playable
+from ..terms.dropout_kl import Weights
+from .grammar import Loss, recipe
 
 
+@recipe
 def learnable_bernoulli(
     model: nn.Module,
-    loss: Callable[..., Tensor],
+    loss: Loss,
     at: str = "**",
     *,
     estimator: Estimator | None = None,
@@ -20,8 +22,7 @@ def learnable_bernoulli(
     prior_scale: float | None = None,
     dataset_size: int | None = None,
     weights: Weights | None = None,
-    terms: tuple[Playable, ...] = (),
-    clean_weight: float = 1.0,
+    weight: float = 1.0,
     **options: Any,
 ) -> Objective:
     """Train a model together with the keep rates of its `BernoulliDropout` layers (eq. 2 and 8).
@@ -32,7 +33,7 @@ def learnable_bernoulli(
     >>> import torch, sparring as sp
     >>> model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
     >>> _ = sp.nn.convert(model)
-    >>> objective = learnable_bernoulli(model, sp.cross_entropy, prior_scale=1.0, dataset_size=1000)
+    >>> objective = sp.recipes.learnable_bernoulli(model, sp.cross_entropy, prior_scale=1.0, dataset_size=1000)
     >>> optimizer = torch.optim.Adam(sp.nn.parameter_groups(model, lr=1e-3, rates_lr=1e-2))
     >>> loss = objective(torch.randn(8, 4), torch.randint(3, (8,)))
     >>> loss.backward(); optimizer.step()
@@ -48,18 +49,17 @@ def learnable_bernoulli(
         prior_scale: standard deviation of the weights' prior: adds the KL of section 2.2; None leaves it out.
         dataset_size: number of training examples, needed with `prior_scale`.
         weights: consuming weights by layer name, where they cannot be found (see `DropoutKL`).
-        terms: further terms of the same objective.
-        clean_weight: factor of the supervised loss and of the rates' gradient.
-        **options: given to `Objective`.
+        weight: factor of the rates' gradient; 0 leaves the rates alone.
+        options: go to `Objective`.
 
     Paper: Boluki et al., Learnable Bernoulli Dropout for Bayesian Deep Learning (2020).
     """
     if prior_scale is not None and dataset_size is None:
         raise ValueError("prior_scale adds a KL term, which is divided by the size of the data set; give dataset_size=")
-    rates = LearnedRates(at, estimator or ARM(), clean_weight, joint)
+    rates = LearnedRates(at, estimator or ARM(), weight, joint, "learnable_bernoulli")
     for layer in rates.site.modules(model).values():
         layer.guided = True  # type: ignore[assignment]
     prior: tuple[Playable, ...] = ()
     if prior_scale is not None and dataset_size is not None:
         prior = (DropoutKL(prior_scale, dataset_size, at, weights),)
-    return Objective(model, loss, rates, *prior, *terms, clean_weight=clean_weight, **options)
+    return Objective(model, loss, rates, *prior, **options)

@@ -6,6 +6,19 @@ from .mask import Mask
 from .output import Output
 from .recurrent import Recurrent, RecurrentWeights
 from .site import Site, Slot, Visit
+from .weights import Weights
 from .words import Words
 
-__all__ = ["Input", "Mask", "Output", "Recurrent", "RecurrentWeights", "Scores", "Site", "Slot", "Visit", "Words"]
+__all__ = [
+    "Input",
+    "Mask",
+    "Output",
+    "Recurrent",
+    "RecurrentWeights",
+    "Scores",
+    "Site",
+    "Slot",
+    "Visit",
+    "Weights",
+    "Words",
+]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .site import Undo, Visit
+from .site import Kind, Site, Undo, Visit
 
 
 @dataclass(frozen=True)
-class Input:
+class Input(Site):
     """What the model is called with: pixels, features, any floating-point argument.
 
     >>> import sparring as sp
@@ -25,7 +25,7 @@ class Input:
     key: int | str | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ..nn import BernoulliDropout
 from ..nn.matching import match
-from ..passes.randomness import CPU, RandomState, current
-from . import Mask, Slot, Visit
-from .site import EVERYWHERE, Undo, patch_forward
+from ..nn.randomness import CPU, RandomState, current
+from .mask import Mask
+from .site import EVERYWHERE, Slot, Undo, Visit, patch_forward
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LearnedMask(Mask):
     def repeating(self, slots: Iterable[Slot]) -> Iterator[None]:
         """Within the block the layers repeat these clean slots, in order, instead of drawing."""
         for slot in slots:
-            self._past.setdefault(slot.name.partition("#")[0], deque()).append(slot.value)
+            self._past.setdefault(slot.module, deque()).append(slot.value)
         try:
             yield
         finally:

@@ -8,13 +8,13 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..nn.matching import match
-from .site import EVERYWHERE, Undo, Visit, patch_forward
+from .site import EVERYWHERE, Kind, Site, Undo, Visit, patch_forward
 
 _OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Site):
     """The multiplier that a dropout layer applies, scale included.
 
     Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do).
@@ -43,7 +43,7 @@ class Mask:
             raise ValueError("Mask(share=...): dimension 0 counts the examples; share later ones")
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "mask"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..nn.matching import match
-from .site import Undo, Visit
+from .site import Kind, Site, Undo, Visit
 
 
 @dataclass(frozen=True)
-class MemberInput:
+class MemberInput(Site):
     """What each member of an ensemble reads: one perturbation per member instead of one for all.
 
     >>> import torch, sparring as sp
@@ -32,7 +32,7 @@ class MemberInput:
     glob: str = "**members.*.body"
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:

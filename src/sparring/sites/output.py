@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..nn.matching import match
-from .site import Undo, Visit
+from .site import Kind, Site, Undo, Visit
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(Site):
     """The output of every module that the glob names, each call with a perturbation of its own.
 
     >>> import torch, sparring as sp
@@ -29,7 +29,7 @@ class Output:
     batch_dim: int = 0
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:

@@ -1,6 +1,7 @@
 """The recurrent connection of an RNN, and the mask of its weights."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from ..nn.dropout.weight_drop import WeightDrop
 from ..nn.matching import match
 from ..nn.recurrent import fused as recurrent_native
 from ..nn.recurrent.forward import connections, masked_forward, refuse_projections
-from .site import EVERYWHERE, Undo, Visit, patch_forward
+from ..nn.recurrent.projection import shared_projections
+from .site import EVERYWHERE, Kind, Site, Undo, Visit, patch_forward
 
 
 def _check_keep(site: str, keep: float | None) -> None:
@@ -25,7 +27,7 @@ def _drawn(ones: Tensor, keep: float | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(Site):
     """The multiplier of `h_{t-1}` where it enters the recurrent product, the same at every time step: (B, H).
 
     Works on `sparring.nn.LSTM/GRU/RNN`, on untouched `nn.LSTM/GRU/RNN` (our kernel runs with the module's own parameters)
@@ -55,8 +57,11 @@ class Recurrent:
         _check_keep("Recurrent", self.keep)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "mask"
+
+    def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
+        return shared_projections(store)
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         found = match(model, self.glob, lambda m: isinstance(m, nn.RNNBase | WeightDrop), "recurrent layer")
@@ -93,7 +98,7 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
-class RecurrentWeights:
+class RecurrentWeights(Site):
     """The multiplier of `weight_hh` (DropConnect): one mask (G*H, H) for the whole batch.
 
     The value that stands here is expanded along the batch, (B, G*H, H) without memory; players that know of it
@@ -122,8 +127,11 @@ class RecurrentWeights:
         _check_keep("RecurrentWeights", self.keep)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "mask"
+
+    def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
+        return shared_projections(store)
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         return Recurrent(self.glob, layers=self.layers).modules(model)

@@ -1,34 +1,53 @@
 """What every site has in common."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 Undo = Callable[[], None]
+Kind = Literal["additive", "mask"]
 
 
 class Visit(Protocol):
     """Called by an installed site each time it fires; returns what shall stand there instead of `value`."""
 
-    def __call__(self, name: str, value: Tensor, valid: Tensor | None = None) -> Tensor: ...
+    def __call__(
+        self, name: str, value: Tensor, valid: Tensor | None = None, words: Tensor | None = None
+    ) -> Tensor: ...
 
 
-@runtime_checkable
-class Site(Protocol):
-    """A place where a network can be perturbed.
+class Site(ABC):
+    """A place where a network can be perturbed. A site of your own writes `kind`, `modules` and `install`.
 
-    `kind` is "additive" (the perturbation is added to what stands there) or "mask" (it replaces a multiplier).
-    `install` makes a module call `visit` with the batch-first value that stands at the site whenever it runs, and returns
-    a function that takes everything off again.
+    Sites are compared and hashed: make them frozen dataclasses, and keep nothing of a batch on them (that goes to the `Slot`).
+
+    Attributes:
+        shared: what stands here has no examples in dimension 0, but one entry for all of them (weights).
     """
 
+    shared: bool = False
+
     @property
-    def kind(self) -> str: ...
-    def modules(self, model: nn.Module) -> dict[str, nn.Module]: ...
-    def install(self, name: str, module: nn.Module, visit: Visit) -> Undo: ...
+    @abstractmethod
+    def kind(self) -> Kind:
+        """ "additive" (the perturbation is added to what stands there) or "mask" (it replaces a multiplier)."""
+
+    @abstractmethod
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The modules to install on, by name; raises, listing near names, where there is none."""
+
+    @abstractmethod
+    def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
+        """Make the module call `visit` with the batch-first value that stands here whenever it runs; returns the way back."""
+
+    def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
+        """Held open during every pass of a step: a chance to share work between passes through `store`."""
+        return nullcontext()
 
 
 @dataclass
@@ -40,12 +59,23 @@ class Slot:
         value: the clean value (additive sites) or the clean multiplier (mask sites), batch first.
         valid: False on padding, broadcastable to `value`; None if everything counts.
         placed: what the pass put there: the perturbation (additive) or the multiplier (mask); None in a clean pass.
+        words: ids of the words that stand here, where the site knows them.
     """
 
     name: str
     value: Tensor
     valid: Tensor | None = None
     placed: Tensor | None = None
+    words: Tensor | None = None
+
+    @property
+    def module(self) -> str:
+        """The name without the number of the call."""
+        return self.name.partition("#")[0]
+
+    def bare(self) -> "Slot":
+        """The same without its graph and without what was placed: what a player is shown."""
+        return Slot(self.name, self.value.detach(), self.valid, words=self.words)
 
 
 EVERYWHERE = torch.ones((), dtype=torch.bool)

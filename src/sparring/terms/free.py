@@ -6,34 +6,72 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..objective import Objective, Term
-from ..passes import randomness
-from ..passes.step import Step, ValidMask
+from ..nn.randomness import fresh
+from ..passes.step import Step
 from ..players.pgd import PGD
 from ..players.player import only, slope, sound
 from ..players.walk import State
-from ..sites.site import Slot
+from ..sites.site import Site, Slot
+from .playable import Leading, at_step
+from .term import Term
+
+ALONE = "it shares its backward passes with the training loop, which another term would change"
 
 
-class FreeLB(Objective):
+def _parts(term: Term, name: str) -> tuple[PGD, Site]:
+    if not isinstance(term.by, PGD) or term.at is None:
+        raise TypeError(f"{name} ascends by PGD at a site")
+    return term.by, term.at
+
+
+class FreeLB(Leading):
     """The average loss over the K points of one ascent (Zhu et al. 2020, Algorithm 1).
 
-    With `penalty=None` the loss is the supervised one at delta^0 .. delta^(K-1): `steps` yields the K losses, each divided by K, and
-    takes the ascent's gradient from the very backward pass that the training loop runs. With a penalty it is the regulariser
+    With `penalty=None` the loss is the supervised one at delta^0 .. delta^(K-1): a training step has K losses, each divided by K, and
+    the ascent's gradient comes from the very backward pass that the training loop runs. With a penalty it is the regulariser
     CE + weight / K * sum_k penalty(delta^k), in one loss. The dropout masks are the same in every pass.
+
+    Args:
+        term: where, by which ascent, and what is charged.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], term: Term, **options: Any) -> None:
-        super().__init__(model, loss, term, **options)
-        if not isinstance(term.by, PGD) or term.at is None:
-            raise TypeError("FreeLB ascends by PGD at a site")
-        self.term, self.player, self.site = term, term.by, term.at
+    alone = ALONE
 
-    def forward(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Tensor:
-        terms = self._active(targets)
-        if not terms:
-            return super().forward(inputs, targets, valid)
-        step = self.begin(inputs, targets, valid, terms)
+    def __init__(self, term: Term) -> None:
+        self.term, self.name = term, term.name
+        self.by, self.site = _parts(term, "FreeLB")
+        self._walk: Iterator[Tensor] | None = None
+        self._step: Step | None = None
+
+    @property
+    def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
+        return (self.site,)
+
+    @property
+    def idle(self) -> bool:  # type: ignore[override]
+        return self.term.idle
+
+    @property
+    def label_free(self) -> bool:  # type: ignore[override]
+        return self.term.label_free
+
+    @property
+    def parts(self) -> int:  # type: ignore[override]
+        return self.by.steps if self.term.penalty is None else 1
+
+    def lead(self, begin: Callable[[], Step], part: int | None) -> tuple[Tensor, Step]:
+        if part is None or self.parts == 1:
+            return self._at_once(begin())
+        if part == 0 or self._walk is None:
+            self._step = begin()
+            self._walk = self._trajectory(self._step, outside=True)
+        assert self._step is not None
+        loss, step = next(self._walk), self._step
+        if part == self.parts - 1:
+            self._walk = self._step = None
+        return loss, step
+
+    def _at_once(self, step: Step) -> tuple[Tensor, Step]:
         if self.term.penalty is not None:
             step.begin()
         total: Tensor | None = None
@@ -41,51 +79,46 @@ class FreeLB(Objective):
             total = charge if total is None else total + charge
         assert total is not None
         if step.losses is not None:
-            total = total + step.losses.mean()
-        self._finish(step, total)
-        return total
-
-    def steps(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Iterator[Tensor]:
-        terms = self._active(targets)
-        if not terms or self.term.penalty is not None:
-            yield self(inputs, targets, valid)
-            return
-        step = self.begin(inputs, targets, valid, terms)
-        yield from self._trajectory(step, outside=True)
-        self._finish(step, step.notes["mean_loss"])
+            total = total + step.average(step.losses)
+        return total, step
 
     def _trajectory(self, step: Step, outside: bool = False) -> Iterator[Tensor]:
         """Charges of the K points, each divided by K. `outside`: the caller back-propagates each before asking for the next."""
-        player, noise = self.player, step.noise or randomness.fresh(step.devices)
+        player, noise = self.by, step.noise or fresh(step.devices, outside=True)
         trains = torch.is_grad_enabled()
         outside = outside and trains
         compare = self.term.penalty is not None
-        points: list[Tensor] = []
+        state = State(())
         slots: list[Slot] = []
         mean: Tensor | float = 0.0
 
         def first(slot: Slot) -> Tensor:
-            start = player.first_move(Slot(slot.name, slot.value.detach(), slot.valid)).requires_grad_()
-            points.append(start)
-            slots.append(Slot(slot.name, slot.value.detach(), slot.valid))
-            return start
+            slots.append(slot.bare())
+            points.append(player.first_move(slots[-1]).requires_grad_())
+            return points[-1]
 
+        points: list[Tensor] = []
         for k in range(player.steps):
             placement: Any = points if points else first
             with torch.enable_grad():  # the ascent needs gradients where the loss is only measured, too
                 outputs = step.run({self.site: placement}, noise=noise, moves_statistics=k == 0 and not compare)
-                clean = step.outputs if compare else None
-                charge = self.term.settle(step, clean, outputs, self.term.at_step(step.number))
+                clean = self.term.reference(step) if compare else None
+                charge = self.term.settle(step, clean, outputs, at_step(self.term.weight, step.number))
             grads = Captured(points) if outside else None
-            mean = mean + charge.detach().mean() / player.steps
+            share = step.average(charge, outputs) / player.steps
+            mean = mean + share.detach()
             step.notes["mean_loss"] = mean
-            yield (charge if trains else charge.detach()).mean() / player.steps
+            yield share if trains else share.detach()
             if k < player.steps - 1:
                 gradients = grads.take() if grads else slope(charge, points, retain_graph=True)
                 step.backward_passes += 0 if outside else 1
                 good = sound(gradients, slots)
-                state = player.advance(State(tuple(p.detach() for p in points)), gradients, slots, k + 1)
-                points = [only(good, d.detach()).requires_grad_() for d in state.deltas]
+                state = state._replace(deltas=tuple(p.detach() for p in points))
+                state = player.advance(state, gradients, slots, k + 1).map(Tensor.detach)
+                points = [only(good, d).requires_grad_() for d in state.deltas]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_walk": None, "_step": None}
 
 
 class Captured:
@@ -109,59 +142,66 @@ class Captured:
         return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(self.leaves, self.found, strict=True)]
 
 
-class FreeAT(Objective):
+class FreeAT(nn.Module, Leading):
     """Free adversarial training (Shafahi et al. 2019): each batch is replayed K times, with a parameter update after every replay.
 
     Each loss is the supervised one at the carried perturbation; its backward pass also brings the gradient for the next ascent
-    step. The perturbation is carried over between replays and, while shapes agree, between batches. A training loop updates the
-    parameters after every loss that `steps` yields (`update_each_loss` is True).
+    step. The perturbation (and an Adam follower's moments) is carried over between replays and, while shapes agree, between
+    batches. A training loop updates the parameters after every loss.
+
+    Args:
+        term: where, by which ascent, and with which weight.
     """
 
+    alone = ALONE
     update_each_loss = True
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], term: Term, **options: Any) -> None:
-        super().__init__(model, loss, term, **options)
-        if not isinstance(term.by, PGD) or term.at is None:
-            raise TypeError("FreeAT ascends by PGD at a site")
-        self.term, self.player, self.site = term, term.by, term.at
-        self.carried: list[Tensor] = []
+    def __init__(self, term: Term) -> None:
+        super().__init__()
+        self.term, self.name = term, term.name
+        self.by, self.site = _parts(term, "FreeAT")
+        self.carried = State(())
+        self.moves = 0
         self._captured: Captured | None = None
         self._slots: list[Slot] = []
 
-    def steps(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Iterator[Tensor]:
-        for _ in range(self.player.steps if self._active(targets) else 1):
-            yield self(inputs, targets, valid)
-            self.ascend()
+    @property
+    def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
+        return (self.site,)
 
-    def forward(self, inputs: Any, targets: Any = None, valid: ValidMask = None) -> Tensor:
-        terms = self._active(targets)
-        if not terms:
-            return super().forward(inputs, targets, valid)
+    @property
+    def idle(self) -> bool:  # type: ignore[override]
+        return self.term.idle
+
+    @property
+    def parts(self) -> int:  # type: ignore[override]
+        return self.by.steps
+
+    def lead(self, begin: Callable[[], Step], part: int | None) -> tuple[Tensor, Step]:
         self.ascend()
-        step = self.begin(inputs, targets, valid, terms)
+        step = begin()
         leaves: list[Tensor] = []
         slots: list[Slot] = []
 
         def place(slot: Slot) -> Tensor:
-            old = self.carried[len(leaves)] if len(leaves) < len(self.carried) else None
+            index, bare = len(leaves), slot.bare()
+            old = self.carried.deltas[index] if index < len(self.carried.deltas) else None
             fits = old is not None and old.shape == slot.value.shape
-            bare = Slot(slot.name, slot.value.detach(), slot.valid)
-            start = self.player.first_move(bare) if old is None or not fits else self._inside(old, bare)
+            if fits and old is not None:
+                start = self.by.ball.project(old, bare.valid, around=bare.value)
+            else:
+                start, self.carried, self.moves = self.by.first_move(bare), State(()), 0
             leaves.append(start.detach().requires_grad_())
             slots.append(bare)
             return leaves[-1]
 
         outputs = step.run({self.site: place}, noise=None, moves_statistics=True)
-        total = self.term.settle(step, None, outputs, self.term.at_step(step.number)).mean()
+        total = step.average(self.term.settle(step, None, outputs, at_step(self.term.weight, step.number)), outputs)
         if total.requires_grad:
             self._captured = Captured(leaves)
-        self.carried, self._slots = [leaf.detach() for leaf in leaves], slots
-        self._finish(step, total)
-        return total
-
-    def _inside(self, carried: Tensor, slot: Slot) -> Tensor:
-        """The perturbation of the last batch, fit for this one: its padding and its clean values are others."""
-        return self.player.ball.project(carried, slot.valid, around=slot.value)
+        self.carried = self.carried._replace(deltas=tuple(leaf.detach() for leaf in leaves))
+        self._slots = slots
+        return total, step
 
     def ascend(self) -> None:
         """Move the carried perturbation along the gradient that the last backward pass left."""
@@ -170,20 +210,28 @@ class FreeAT(Objective):
         gradients = self._captured.take()
         self._captured = None
         good = sound(gradients, self._slots)
-        state = self.player.advance(State(tuple(self.carried)), gradients, self._slots, 1)
-        self.carried = [torch.where(_rows(good, d), d, old) for d, old in zip(state.deltas, self.carried, strict=True)]
+        old, self.moves = self.carried, self.moves + 1
+        state = self.by.advance(old, gradients, self._slots, self.moves).map(Tensor.detach)
+        deltas = tuple(torch.where(_rows(good, d), d, o) for d, o in zip(state.deltas, old.deltas, strict=True))
+        self.carried = state._replace(deltas=deltas)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         self.ascend()
-        for index, tensor in enumerate(self.carried):
-            destination[f"{prefix}carried.{index}"] = tensor
+        for part, tensors in self.carried._asdict().items():
+            for index, tensor in enumerate(tensors):
+                destination[f"{prefix}carried.{part}.{index}"] = tensor
+        if self.carried.deltas:
+            destination[f"{prefix}moves"] = torch.tensor(self.moves)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        keys = sorted(
-            (k for k in state_dict if k.startswith(f"{prefix}carried.")), key=lambda k: int(k.rpartition(".")[2])
-        )
-        self.carried = [state_dict.pop(key).clone() for key in keys]
+        self.moves = int(state_dict.pop(f"{prefix}moves", 0))
+        parts = {}
+        for part in State._fields:
+            start = f"{prefix}carried.{part}."
+            keys = sorted((k for k in state_dict if k.startswith(start)), key=lambda k: int(k.rpartition(".")[2]))
+            parts[part] = tuple(state_dict.pop(key).clone() for key in keys)
+        self.carried = State(**parts)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

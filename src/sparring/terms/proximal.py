@@ -1,5 +1,6 @@
 """SMART's Bregman proximal term: stay close to a slow average of your own weights."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,14 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..passes.calls import Arguments, still_statistics
-from ..passes.randomness import drawing_from
+from ..nn.randomness import drawing_from
+from ..nn.updates import Updates
+from ..passes.layout import still_statistics
+from ..passes.one import Arguments
 from ..passes.step import Step
 from ..penalties import Penalty, symmetric_kl
-from ..sites.site import Site
+from .playable import Playable
 
 
-class Proximal(nn.Module):
+class Proximal(nn.Module, Playable):
     """Charges the distance between the model's clean outputs and those of an exponential average of its weights.
 
     Jiang et al. 2020, eq. 4-6: mu * mean_i D(f(x_i; theta), f(x_i; theta~)), theta~ <- beta theta~ + (1 - beta) theta after every
@@ -26,6 +29,10 @@ class Proximal(nn.Module):
         penalty: D, the symmetric KL by default.
         decay: beta, or a function of the number of updates so far (SMART: .99 at first, then .999).
     """
+
+    name = "proximal"
+    label_free = True
+    updates: Tensor
 
     def __init__(
         self,
@@ -41,15 +48,12 @@ class Proximal(nn.Module):
         for index, parameter in enumerate(self._parameters_of()):
             self.register_buffer(f"average{index}", parameter.detach().clone())
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
-        self._seen: tuple[int, ...] | None = None
-
-    name = "proximal"
-    updates: Tensor
-    sites: tuple[Site, ...] = ()
-    label_free = True
+        self._watch: Updates | None = None
+        self._reloaded = False
+        model.register_load_state_dict_post_hook(self._model_was_loaded)
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.weight == 0
 
     def _parameters_of(self) -> list[Tensor]:
@@ -64,36 +68,47 @@ class Proximal(nn.Module):
     def follow(self) -> None:
         """Move the average towards the parameters, if they changed since the last time."""
         parameters = self._parameters_of()
-        versions = tuple(p._version for p in parameters)
-        if self._seen is not None and versions != self._seen:
+        if self._watch is None or self._watch.known != {id(p) for p in parameters}:
+            self._watch = Updates(parameters)
+        elif self._reloaded:
+            warnings.warn(
+                "the model was loaded without its objective: SMART's averaged weights start anew from the loaded ones; "
+                "save and load objective.state_dict() to keep them",
+                stacklevel=2,
+            )
+            for average, parameter in zip(self.averages.values(), parameters, strict=True):
+                average.copy_(parameter)
+            self._watch.changed()
+        elif self._watch.changed():
             self.updates += 1
             beta = self.decay(int(self.updates)) if callable(self.decay) else self.decay
             torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in parameters], 1 - beta)
-        self._seen = versions
+        self._reloaded = False
+
+    def _model_was_loaded(self, *_: object) -> None:
+        self._reloaded = True
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         self.follow()  # an update made since the last pass belongs to what is saved
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._reloaded = False
+        if self._watch is not None:
+            self._watch.changed()
+
     def __getstate__(self) -> dict[str, Any]:
         self.follow()
-        return self.__dict__ | {"_seen": None}  # a copy's parameters count their changes anew
+        return self.__dict__ | {"_watch": None}  # a copy's parameters count their changes anew
 
     def play(self, step: Step) -> Tensor:
         if self.training:
             self.follow()
         step.forward_passes += 1
+        given = Arguments.of(step.inputs)
         with torch.no_grad(), drawing_from(step.noise), still_statistics(step.model):
-            args, kwargs = _arguments(step.inputs)
-            slow = step.extract(functional_call(step.model, self.averages, args, kwargs))
+            slow = step.extract(functional_call(step.model, self.averages, given.args, given.kwargs))
         charge = step.penalty(self.penalty, step.outputs, slow)
-        step.note(self.name, penalty=charge.detach().mean(), weight=self.weight)
+        step.note(penalty=step.average(charge.detach()), weight=self.weight)
         return self.weight * charge
-
-
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Arguments):
-        return inputs.args, inputs.kwargs
-    if isinstance(inputs, tuple):
-        return inputs, {}
-    return ((), dict(inputs)) if hasattr(inputs, "keys") else ((inputs,), {})

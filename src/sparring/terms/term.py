@@ -1,54 +1,45 @@
 """A term: one perturbation of the network, and what is charged for it."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..passes import randomness
+from ..balls import Ball
+from ..nn.randomness import fresh
 from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response
-from ..sites.site import Site, Slot
-
-Weight = float | Callable[[int], float]
-
-
-@runtime_checkable
-class Playable(Protocol):
-    """What an objective asks of a term; `Term` is the usual one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sites(self) -> tuple[Site, ...]: ...
-    @property
-    def idle(self) -> bool: ...
-    @property
-    def label_free(self) -> bool: ...
-    def play(self, step: Step) -> Tensor | None: ...
+from ..sites.site import Site
+from .playable import Playable, Weight, at_step
 
 
 @dataclass(frozen=True)
-class Term:
+class Term(Playable):
     """One perturbation and what is charged for it: where, by whom, how much.
 
     >>> import sparring as sp
     >>> term = sp.Term(at=sp.Output("embedding"), by=sp.PGD(sp.L2(1.0)), penalty=sp.kl, weight=0.5)
     >>> term.name
-    'PGD@embedding'
+    'pgd'
 
     Args:
         at: the site, or None for a second pass in which only the noise changes (R-Drop).
         by: the player; None goes with `at=None`.
-        penalty: compares clean and perturbed outputs; None charges the supervised loss at the perturbed point.
+        penalty: compares clean and perturbed outputs; None charges the supervised loss at the perturbed point. It may take
+            `targets=` as well (MART).
         weight: factor of the penalty, or a function of the training step (ramp-ups).
         share_noise: the perturbed passes repeat the clean pass's random numbers (dropout); False draws fresh ones, the same for
             all passes of the term.
-        detach_clean: no gradient through the clean side of the penalty.
+        detach_clean: no gradient through the clean side of the penalty. None cuts it where there are no labels to hold the
+            prediction: a divergence whose two sides may both move is smallest where all predictions are the same.
+        payoff: what the player climbs, if that is not what is charged: a penalty, or "loss" for the supervised loss (MART).
         supervised: factor of the supervised loss at the perturbed point, on top of the penalty (fraternal dropout, R-Drop).
+        replaces: share of the clean supervised loss that this term takes over.
         name: how diagnostics call the term.
     """
 
@@ -57,11 +48,19 @@ class Term:
     penalty: Penalty | None = None
     weight: Weight = 1.0
     share_noise: bool = True
-    detach_clean: bool = False
+    detach_clean: bool | None = None
+    payoff: Any = None
     supervised: float = 0.0
+    replaces: float = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:
+        if self.at is not None and not isinstance(self.at, Site):
+            raise TypeError(
+                f'Term(at={self.at!r}): a site is needed, such as sp.Output("name of a module") or sp.Input()'
+            )
+        if self.by is not None and not isinstance(self.by, Player):
+            raise TypeError(f"Term(by={self.by!r}): a player is needed, such as sp.PGD(sp.L2(1.0))")
         if (self.at is None) != (self.by is None):
             raise ValueError(
                 "Term(at, by): a site needs a player and a player needs a site; leave out both to compare noise only"
@@ -73,102 +72,153 @@ class Term:
             )
         if self.at is None and self.share_noise:
             raise ValueError("Term(at=None) compares two passes that differ in noise only: pass share_noise=False")
-        if self.penalty is not None and self.share_noise and getattr(self.by, "starts_at_clean", False):
+        if self.payoff is not None and self.payoff != "loss" and not callable(self.payoff):
+            raise ValueError(f'Term(payoff={self.payoff!r}): a penalty, or "loss" for the supervised loss')
+        if self._climbs is not None and self.share_noise and self.by is not None and self.by.starts_at_clean:
             raise ValueError(
-                f"{self.by} starts at the clean point, where a divergence has no slope: start beside it (start=1e-5, xi=0.1)"
+                f"{self.by} starts at the clean point, where a divergence has no slope: start beside it (start=0.1)"
             )
         if not self.name:
-            place = getattr(self.at, "glob", None) or type(self.at).__name__.lower()
-            object.__setattr__(self, "name", "noise" if self.by is None else f"{type(self.by).__name__}@{place}")
+            object.__setattr__(self, "name", "noise" if self.by is None else snake(type(self.by).__name__))
 
     @property
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
         return () if self.at is None else (self.at,)
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.weight == 0 or (self.by is not None and self.by.idle)
 
     @property
-    def label_free(self) -> bool:
-        return self.penalty is not None
+    def label_free(self) -> bool:  # type: ignore[override]
+        return self.penalty is not None and self.payoff != "loss"
 
     @property
-    def blind(self) -> bool:
-        """Needs no clean pass: a random player and the supervised loss."""
-        return self.penalty is None and self.at is not None and hasattr(self.by, "draw") and self.share_noise
+    def joint(self) -> bool:  # type: ignore[override]
+        return self.label_free and not self.supervised
 
-    def at_step(self, number: int) -> float:
-        """The weight at a training step."""
-        return float(self.weight(number)) if callable(self.weight) else self.weight
+    @property
+    def unrolls(self) -> bool:  # type: ignore[override]
+        return self.by is not None and self.by.unroll == "autograd"
+
+    @property
+    def blind(self) -> bool:  # type: ignore[override]
+        return self.penalty is None and self.by is not None and self.by.draws and self.share_noise
+
+    @property
+    def _climbs(self) -> Penalty | None:
+        """The penalty that the player climbs; None is the supervised loss."""
+        if self.payoff is None:
+            return self.penalty
+        return None if self.payoff == "loss" else self.payoff
 
     def play(self, step: Step) -> Tensor | None:
         """Let the player respond, run the perturbed pass, and charge for it: (B,), weighted."""
-        weight = self.at_step(step.number)
+        weight = at_step(self.weight, step.number)
         if weight == 0:
             return None
-        noise = step.noise if self.share_noise else randomness.fresh(step.devices)
-        reference = step.outputs.detach() if self.detach_clean else step.outputs
+        if step.clean is None:
+            return self._play_blind(step, weight)
+        noise = step.noise if self.share_noise else fresh(step.devices, outside=True)
+        reference = self.reference(step)
+        values: list[Tensor] = []
+        if self.at is not None and self.by is not None:
+            values = self.respond(step, noise, reference).values
+        outputs = step.run({} if self.at is None else {self.at: values}, noise=noise)
+        return self.settle(step, reference, outputs, weight)
 
-        def placed(values: Sequence[Tensor]) -> dict[Site, list[Tensor]]:
-            return {} if self.at is None else {self.at: list(values)}
+    def respond(self, step: Step, noise: Any, reference: Tensor) -> Response:
+        """What the player does in this step."""
+        assert self.at is not None
+        assert self.by is not None
+        at = self.at
 
         def payoff(values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor:
             outputs = step.run(
-                placed(values), graph="attached" if attached else "detached", noise=noise, replay=clean is None
+                {at: list(values)}, graph="attached" if attached else "detached", noise=noise, replay=clean is None
             )
             if clean is None:
-                clean = reference if attached else reference.detach()
-            return self._charge(step, clean, outputs)
+                clean = step.outputs if attached else reference.detach()
+            climbs = self._climbs
+            return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
 
-        values: list[Tensor] = []
-        if self.at is not None and self.by is not None:
-            slots = [Slot(slot.name, slot.value.detach(), slot.valid) for slot in step.slots(self.at)]
-            parameters: list[Tensor] = [p for p in step.model.parameters() if p.requires_grad]
-            game = Game(slots, payoff, step.outputs.detach(), reference, parameters, step.batch)
-            with torch.enable_grad():
-                response = self.by.respond(game)
-            values = response.values
-            step.backward_passes += response.backward_passes
-            self._note_player(step, game, response)
-        outputs = step.run(placed(values), noise=noise)
-        return self.settle(step, reference, outputs, weight)
+        slots = [slot.bare() for slot in step.slots(at)]
+        parameters: list[Tensor] = [p for p in step.model.parameters() if p.requires_grad] if self.by.unroll else []
+        game = Game(slots, payoff, step.outputs.detach(), step.outputs, parameters, step.batch)
+        with torch.enable_grad():
+            response = self.by.respond(game)
+        step.backward_passes += response.backward_passes
+        self._note_player(step, game, response)
+        return response
+
+    def reference(self, step: Step) -> Tensor:
+        """The clean side of the penalty, cut off where `detach_clean` says so."""
+        outputs = step.outputs
+        if self.detach_clean is None and step.labelled is not None:
+            return torch.cat([outputs[: step.labelled], outputs[step.labelled :].detach()])
+        cut = step.targets is None if self.detach_clean is None else self.detach_clean
+        return outputs.detach() if cut else outputs
+
+    def _play_blind(self, step: Step, weight: float) -> Tensor:
+        """A random player and the supervised loss need no clean pass."""
+        assert self.at is not None
+        assert self.by is not None
+        outputs = step.run({self.at: self.by.draw}, noise=None, moves_statistics=True)
+        return self.settle(step, None, outputs, weight)
 
     def settle(self, step: Step, clean: Tensor | None, outputs: Tensor, weight: float) -> Tensor:
         """What this term adds to the objective for given perturbed outputs, per example."""
         if self.penalty is None:
             charge = step.loss(outputs)
-            total = (weight + self.supervised) * charge
+            factor = weight + self.supervised
+            total = charge if factor == 1 else factor * charge
         else:
             assert clean is not None
             charge = step.penalty(self.penalty, clean, outputs)
-            total = weight * charge
+            total = charge if weight == 1 else weight * charge
             if self.supervised and step.targets is not None:
                 total = total + self.supervised * step.loss(outputs)
-        step.note(self.name, penalty=charge.detach().mean(), weight=weight)
+        step.note(penalty=step.average(charge.detach(), outputs), weight=weight)
         return total
 
-    def _charge(self, step: Step, clean: Tensor, outputs: Tensor) -> Tensor:
-        return step.loss(outputs) if self.penalty is None else step.penalty(self.penalty, clean, outputs)
-
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
-        step.note(self.name, **response.notes)
+        step.note(**response.notes)
         if response.unperturbed is not None:
-            step.note(self.name, unperturbed=response.unperturbed.sum())
-        ball = getattr(self.by, "ball", None)
-        if ball is None or not hasattr(ball, "norm"):
+            step.note(unperturbed=partial(torch.sum, response.unperturbed))
+        assert self.by is not None
+        ball = self.by.bound
+        if ball is None:
             return
         values = [v.detach() for v in response.values]
-        norms = torch.stack([ball.norm(v, slot.valid) for v, slot in zip(values, game.slots, strict=True)])
-        step.note(self.name, norm=norms.mean(), at_boundary=(norms >= ball.radius * (1 - 1e-4)).float().mean())
+        norms = [ball.norm(v, slot.valid) for v, slot in zip(values, game.slots, strict=True)]
+        step.note(norm=partial(_mean_norm, norms), at_boundary=partial(_on_boundary, norms, ball.radius))
         if step.cache.get("measure_noise"):
-            rivals = [
-                ball.in_box(
-                    ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1)),
-                    s.valid,
-                    around=s.value,
-                )
-                for v, s, n in zip(values, game.slots, norms, strict=True)
-            ]
             with torch.no_grad():
-                step.note(self.name, noise_penalty=game.payoff(rivals).mean())
+                step.note(noise_penalty=game.payoff(_noise_of(values, norms, game, ball)).mean())
+
+
+def _mean_norm(norms: Sequence[Tensor]) -> float:
+    return float(torch.cat(list(norms)).mean())
+
+
+def _on_boundary(norms: Sequence[Tensor], radius: float) -> float:
+    return float((torch.cat(list(norms)) >= radius * (1 - 1e-4)).float().mean())
+
+
+def _noise_of(values: Sequence[Tensor], norms: Sequence[Tensor], game: Game, ball: Ball) -> list[Tensor]:
+    """Random directions of the lengths that the player chose: its control of equal size."""
+    return [
+        ball.in_box(
+            ball.normalise(torch.randn_like(v), s.valid) * n.view(-1, *(1,) * (v.dim() - 1)), s.valid, around=s.value
+        )
+        for v, s, n in zip(values, game.slots, norms, strict=True)
+    ]
+
+
+def snake(name: str) -> str:
+    """A class name as diagnostics write it.
+
+    >>> snake("FastGradient"), snake("PGD")
+    ('fast_gradient', 'pgd')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +51,17 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
             fresh = self.headers.get("If-Range") in (None, server.etag)
             if match and fresh and fault != "no-range":
                 start = int(match[1])
+            if fault.startswith("to "):
+                self.send_response(302)
+                self.send_header("Location", fault[3:])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            if fault == "no-length":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(body)
+                return
             if fault == "503":
                 self.send_error(503)
                 return
@@ -277,3 +289,69 @@ def test_get_fetches_what_is_missing_and_only_that(
         data.get("hand", tmp_path)
     with pytest.raises(DataError, match="did you mean tiny"):
         data.get("tinny", tmp_path)
+
+
+@pytest.mark.parametrize("where", ["ftp://127.0.0.1/set.bin", "file:///etc/passwd", "data:,x", "FILE:///etc/passwd"])
+def test_redirections_to_anything_but_http_are_refused(server: Server, tmp_path: Path, where: str) -> None:
+    server.faults = [f"to {where}"] * 5
+    with pytest.raises(DataError, match=r"leads to .*refused|not allowed"):
+        fetch(server.url, tmp_path / "set.bin", pause=0.0)
+    assert not (tmp_path / "set.bin").exists()
+
+
+def test_a_redirection_is_followed_but_not_from_https_to_http(server: Server, tmp_path: Path) -> None:
+    server.faults = [f"to {server.url}"]
+    assert whole(fetch(server.url, tmp_path / "set.bin", SHA, pause=0.0))
+    asked = urllib.request.Request("https://example.org/set.bin")
+    with pytest.raises(DataError, match="not https://"):
+        download_module.Redirections().redirect_request(asked, None, 302, "", {}, "http://example.org/set.bin")
+
+
+@pytest.mark.parametrize("sha", [SHA, None])
+def test_more_bytes_than_belong_there_are_refused(server: Server, tmp_path: Path, sha: str | None) -> None:
+    with pytest.raises(DataError, match="offers 512,000 bytes; refused"):
+        fetch(server.url, tmp_path / "set.bin", sha, pause=0.0, limit=100_000)
+    server.faults = ["no-length"]
+    with pytest.raises(DataError, match=r"sent more than 100,000 bytes|does not say how long"):
+        fetch(server.url, tmp_path / "set.bin", sha, pause=0.0, limit=100_000)
+    assert not (tmp_path / "set.bin").exists()
+    assert (tmp_path / "set.bin.part").stat().st_size == 0
+
+
+def test_without_a_sum_the_server_must_tell_the_length(server: Server, tmp_path: Path) -> None:
+    server.faults = ["no-length", "no-length"]
+    with pytest.raises(DataError, match="does not say how long the file is"):
+        fetch(server.url, tmp_path / "set.bin", pause=0.0)
+    assert whole(fetch(server.url, tmp_path / "set.bin", SHA, pause=0.0)), "a sum is enough"
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder"])
+def test_a_part_that_is_not_a_plain_file_is_refused(server: Server, tmp_path: Path, kind: str) -> None:
+    precious, part = tmp_path / "precious", tmp_path / "set.bin.part"
+    precious.write_text("mine")
+    if kind == "link":
+        part.symlink_to(precious)
+    elif kind == "hard link":
+        part.hardlink_to(precious)
+    elif kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.mkdir()
+    with pytest.raises(DataError, match=r"not a plain file|Is a directory"):
+        fetch(server.url, tmp_path / "set.bin", SHA, pause=0.0)
+    assert precious.read_text() == "mine"
+    assert not server.asked
+
+
+def test_what_nobody_can_check_is_marked_and_asked_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Dataset("odd", "an odd one", ("odd/set.bin",), "none", (Source("odd/set.bin", (server.url,)),))
+    monkeypatch.setitem(DATASETS, "odd", entry)
+    with pytest.raises(DataError, match="data get odd --unverified"):
+        data.get("odd", tmp_path)
+    assert not server.asked
+    assert whole(data.get("odd", tmp_path, unverified=True)[0])
+    assert {name for name, entry in DATASETS.items() if not entry.verified} == {
+        "odd", "babi", "multi30k", "iwslt15-en-vi", "fasttext", "ml-1m", "ml-latest-small",
+    }  # fmt: skip

@@ -104,6 +104,15 @@ def test_members_that_leave_the_folder_are_refused(name: str, raw: bytes, tmp_pa
         list(folder.walk("set"))
 
 
+@pytest.mark.parametrize("name", ["set/a.zip", "set/a.tar"])
+@pytest.mark.parametrize("member", ["", ".//.", "././"])
+def test_a_member_without_a_name_is_refused(name: str, member: str, tmp_path: Path) -> None:
+    raw = zip_of({member: b"x", "x": b""}) if name.endswith("zip") else tar_of({member: b"x", "x": b""})
+    folder = put(tmp_path, name, raw)
+    with pytest.raises(DataError, match="has the name"):
+        folder.read("set/x")
+
+
 def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:

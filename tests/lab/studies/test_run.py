@@ -82,8 +82,11 @@ def test_a_study_of_ones_own_runs_stops_and_goes_on(tmp_path: Path, capsys: pyte
     file.write_text(OWN)
     common = ["--records", str(records)]
     run = ["study", "run", str(file), *common, "--out", str(tmp_path / "out"), "--cores", "2"]
-    assert main([*run, "--limit", "3"]) == 0
-    assert "3 runs are still to be done" in capsys.readouterr().out
+    assert main([*run, "--arms", "nois"]) == 2
+    assert "did you mean noise" in capsys.readouterr().err
+    assert main([*run, "--limit", "2", "--arms", "noise"]) == 0
+    assert "4 runs are still to be done" in capsys.readouterr().out
+    assert {record.entries["arm"] for record in read(records / "mine.jsonl")} == {"noise"}
     assert main(run) == 0
     assert "complete" in capsys.readouterr().out
     lines = [json.loads(line) for line in (records / "mine.jsonl").read_text().splitlines()]

@@ -1,5 +1,6 @@
 """`sparring data`: which data sets there are, which are here, and how to get the others."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,8 +63,16 @@ def where(name: Annotated[str, typer.Argument(help="a name from `sparring data l
 
 
 @data_app.command("get")
-def get(name: Annotated[str, typer.Argument(help="a name from `sparring data list`")], data: Where = None) -> None:
+def get(
+    name: Annotated[str, typer.Argument(help="a name from `sparring data list`")],
+    data: Where = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="take files whose SHA-256 nobody publishes, without asking")
+    ] = False,
+) -> None:
     """Download a data set, with resume and SHA-256.
+
+    Where no SHA-256 is published the set is unverified, and the command asks first.
 
     Example: `sparring data get mnist --data ~/data`
     """
@@ -73,6 +82,10 @@ def get(name: Annotated[str, typer.Argument(help="a name from `sparring data lis
     from .show import console
 
     screen = console()
+    place = shelf.locate(name, data)
+    if not place.complete and not place.dataset.verified and not unverified and sys.stdin.isatty() and not Answer.json:
+        question = f"No SHA-256 is published for {name}: nobody can tell whether what arrives is the real data. Go on?"
+        unverified = typer.confirm(question, err=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=screen, disable=not screen.is_terminal) as progress:
         bars: dict[str, Any] = {}
@@ -82,7 +95,7 @@ def get(name: Annotated[str, typer.Argument(help="a name from `sparring data lis
                 bars[file] = progress.add_task(file, total=total)
             progress.update(bars[file], completed=done, total=total)
 
-        files = shelf.get(name, data, report)
+        files = shelf.get(name, data, report, unverified)
     Answer.say(files=list(files))
     for file in files:
         screen.print(escape(str(file)))

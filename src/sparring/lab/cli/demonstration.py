@@ -49,7 +49,7 @@ CHAPTERS = (
     Chapter(
         "dropout-images",
         "Uncertainty: does a confidence of 80 % come true?",
-        ("mc", "concrete", "lbd-tied", "lbd"),
+        ("mc", "concrete", "lbd-tied"),
         "ece",
         "lower",
         "Expected calibration error in % on 359 test digits, mean of the method's sampled predictions",

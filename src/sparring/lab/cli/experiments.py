@@ -147,7 +147,7 @@ def sweep(
     machines can share a sweep through `--storage`.
 
     Examples: `sparring sweep sequential-digits --method salt --param radius=0.1,0.3,1,3 --seeds 3`,
-    `sparring sweep sst --method attention_at --param epsilon=1:30:log --param lr=1e-4:1e-2:log --trials 30`
+    `sparring sweep sst --method attention_at --param radius=1:30:log --param lr=1e-4:1e-2:log --trials 30`
     """
     from ..registry import task as find
     from ..sweep import Plan, parse_param, sweep_all
@@ -177,10 +177,14 @@ def evaluate(
     data: DataDir = None,
     device: Device = "auto",
     split: Annotated[str, typer.Option(help="train, validation or test")] = "test",
+    probe: Annotated[
+        str | None, typer.Option(metavar="TASK", help="fit linear probes on its frozen features, over ten seeds")
+    ] = None,
 ) -> None:
-    """Score a finished run's weights again, on any split.
+    """Score a finished run's weights again, on any split; or probe what its features know of another task.
 
-    Example: `sparring evaluate runs/sequential-digits/tiny/salt/seed-0 --split validation`
+    Examples: `sparring evaluate runs/sequential-digits/tiny/salt/seed-0 --split validation`,
+    `sparring evaluate runs/sst-2/small/salt/seed-0 --probe rte`
     """
     from ..runs.load import score_run
     from .show import console, figures_table
@@ -188,6 +192,16 @@ def evaluate(
     if split not in ("train", "validation", "test"):
         raise unknown("split", split, ("train", "validation", "test"))
     choose_device(device)
+    if probe is not None:
+        from ..probing import probe_run
+        from ..statistics import mean, spread
+
+        probed = probe_run(folder, probe, data_folder(data))
+        Answer.say(run=folder, probe=probe, figures=probed)
+        table = {name: {"mean": mean(values), "spread": spread(values) or 0.0} for name, values in probed.items()}
+        columns = {part: {name: row[part] for name, row in table.items()} for part in ("mean", "spread")}
+        console().print(figures_table(f"{folder}: ten linear probes on {probe}", columns))
+        return
     figures = score_run(folder, split, data_folder(data))
     Answer.say(run=folder, split=split, figures=figures)
     console().print(figures_table(str(folder), {split: figures}))

@@ -63,6 +63,9 @@ def run(
     ),
     limit: Annotated[int | None, typer.Option(min=1, help="begin no more than so many runs")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="begin no run after so many minutes")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="only these arms, with commas between: others may do the rest")
+    ] = None,
 ) -> None:
     """Do the runs of a study that are not recorded yet: tuning first, then evaluation with the values it chose.
 
@@ -81,7 +84,7 @@ def run(
     for study in find(name):
         left = run_study(
             study, records_folder(records), out, cores or usable_cores(), data_folder(data), limit, minutes, command(),
-            lambda line: screen.print(escape(line)),
+            lambda line: screen.print(escape(line)), None if arms is None else [name.strip() for name in arms.split(",")],
         )  # fmt: skip
         Answer.say(**{study.name: {"left": left}})
         screen.print(f"{study.name}: " + (f"{left} runs are still to be done" if left else "complete"))

@@ -35,7 +35,11 @@ def look_first(entry: Task, wanted: Sequence[Setting]) -> None:
 
 
 def do_jobs(
-    wanted: Sequence[Job], cores: int | None, checkpoint_every: float = 30.0, tensorboard: bool = False
+    wanted: Sequence[Job],
+    cores: int | None,
+    checkpoint_every: float = 30.0,
+    tensorboard: bool = False,
+    patience: float = 30.0,
 ) -> dict[Job, LabError]:
     """Do the jobs on the cores given, saying how far they are; returns the failures."""
     screen = console()
@@ -47,7 +51,7 @@ def do_jobs(
         return {}
     with bars(screen) as progress:
         shown = JobBars(progress, todo)
-        orders = Orders(command(), checkpoint_every, tensorboard)
+        orders = Orders(command(), checkpoint_every, tensorboard, patience)
         return execute_all(todo, cores or usable_cores(), orders, shown.notice, shown.done)
 
 

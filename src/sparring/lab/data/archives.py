@@ -63,11 +63,13 @@ def checked(name: str, path: Path) -> str:
         ...
         sparring.lab.data.errors.DataError: trees.tar: refused, because member '../../etc/passwd' leaves its folder
     """
-    if ODD.search(name) is None:
+    if name and ODD.search(name) is None:
         return name  # archives of a hundred thousand members are common
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if name.startswith(("/", "\\")) or ".." in parts or "\0" in name or (parts and parts[0].endswith(":")):
         raise DataError(f"refused, because member {name!r} leaves its folder", path)
+    if not parts and name not in (".", "./"):  # tar's own name for the folder itself
+        raise DataError(f"refused, because a member has the name {name!r}", path)
     return "/".join(part for part in parts if part != ".")
 
 

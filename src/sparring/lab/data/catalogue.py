@@ -26,6 +26,11 @@ class Dataset:
     sources: tuple[Source, ...] = ()
     manual: str = ""
 
+    @property
+    def verified(self) -> bool:
+        """Whether the SHA-256 of every file that `get` downloads is known."""
+        return all(source.sha256 for source in self.sources)
+
 
 def _dataset(name: str, title: str, terms: str, *needs: str, manual: str = "") -> Dataset:
     return Dataset(name, title, needs, terms, SOURCES.get(name, ()), manual)

@@ -6,17 +6,19 @@ import hashlib
 import http.client
 import os
 import shutil
+import stat
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
 CHUNK = 1 << 16
+LIMIT = 4 << 30  # no published file we fetch is larger
 AGENT = {"User-Agent": "sparring-data", "Accept-Encoding": "identity"}
 
 
@@ -33,6 +35,51 @@ class Dropped(Exception):
         self.validator = validator
 
 
+class Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows redirections, but only to http and https, and never from https to http."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        safe = ("https://",) if req.full_url.startswith("https://") else ("http://", "https://")
+        if not newurl.lower().startswith(safe):
+            raise DataError(
+                f"{req.full_url} leads to {newurl!r:.200}; refused, because that is not {' or '.join(safe)}"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def opener() -> urllib.request.OpenerDirector:
+    """What opens addresses: http and https through the proxies of the environment, no ftp, no files."""
+    made = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        Redirections(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        made.add_handler(handler)
+    return made
+
+
+OPENER = opener()
+
+
+def _part(path: Path) -> BinaryIO:
+    """The file that gathers the bytes; a link or anything else that is not a plain file is refused."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise DataError("is not a plain file; refused, remove it and run again", path) from error
+        raise
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise DataError("is not a plain file of its own; refused, remove it and run again", path)
+    return os.fdopen(handle, "ab")
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as stream:
@@ -47,21 +94,25 @@ def fetch(
     attempts: int = 5,
     pause: float = 1.0,
     timeout: float = 30.0,
+    limit: int = LIMIT,
 ) -> Path:
     """Download one file to `to`, which appears only once it is complete and its SHA-256 is right.
 
-    Bytes gather in `to` + `.part`. A dropped line is resumed with a Range request, in this call or, when the SHA-256 is
+    Only http and https are followed, wherever a redirection leads, and never from https back to http. Bytes gather in
+    `to` + `.part`, which must be a plain file. A dropped line is resumed with a Range request, in this call or, when the SHA-256 is
     known, in a later one; a part whose sum turns out wrong is thrown away and fetched anew. Two processes cannot fetch
     the same file at once.
 
     Args:
         urls: One address, or several mirrors tried in turn.
         to: The finished file.
-        sha256: Expected sum; None when none is published (the length is still checked).
+        sha256: Expected sum; None when none is published. Then the length is checked, and a server that does not tell
+            the length is refused.
         progress: Called as `progress(file name, bytes so far, total or None)`.
         attempts: How many requests to make in all, over the mirrors.
         pause: Seconds before the first retry, doubled each time.
         timeout: Seconds without a byte before a request counts as dropped.
+        limit: Most bytes to take, whatever the server says.
     """
     mirrors = [urls] if isinstance(urls, str) else list(urls)
     for url in mirrors:
@@ -70,7 +121,7 @@ def fetch(
     part = to.with_name(to.name + ".part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "ab") as sink:
+        with _part(part) as sink:
             try:
                 fcntl.flock(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -78,7 +129,7 @@ def fetch(
             if to.is_file() and not (sha256 and sha256_of(to) != sha256):
                 part.unlink(missing_ok=True)  # another process finished it while we were on our way
                 return to
-            _attempts(mirrors, part, sink, to, sha256, progress, attempts, pause, timeout)
+            _attempts(mirrors, part, sink, to, sha256, progress, attempts, pause, timeout, limit)
             os.replace(part, to)
         _sync_folder(to.parent)
     except OSError as error:
@@ -98,6 +149,7 @@ def _attempts(
     attempts: int,
     pause: float,
     timeout: float,
+    limit: int,
 ) -> None:
     """Request until the part is whole; raises `DataError` when attempts run out."""
     validator: str | None = None  # the server's name for the version we hold part of
@@ -109,7 +161,7 @@ def _attempts(
         if attempt:
             time.sleep(min(pause * 2 ** (attempt - 1), 30.0))
         try:
-            validator = _request(url, sink, to, validator, sha256 is not None, progress, timeout)
+            validator = _request(url, sink, to, validator, sha256 is not None, progress, timeout, limit)
         except Dropped as error:
             reasons.append(f"{url}: {error}")
             validator = error.validator or validator
@@ -135,6 +187,7 @@ def _request(
     checked: bool,
     progress: Progress | None,
     timeout: float,
+    limit: int,
 ) -> str | None:
     """One request that continues where the part ends; returns the server's validator, raises `Dropped` if cut off."""
     start = os.fstat(sink.fileno()).st_size
@@ -148,7 +201,7 @@ def _request(
             request.add_header("If-Range", validator)
     keep: str | None = None
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as reply:
+        with OPENER.open(request, timeout=timeout) as reply:
             if reply.status != 206 or not str(reply.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
                 if reply.status == 206:
                     raise Dropped(f"answered with the range {reply.headers.get('Content-Range')}, asked from {start}")
@@ -156,12 +209,18 @@ def _request(
                 start = 0
             length = reply.headers.get("Content-Length")
             total = start + int(length) if length and length.isdigit() else None
+            if total is None and not checked and not getattr(reply, "chunked", False):
+                raise DataError(f"{url} does not say how long the file is, and there is no SHA-256 to check", to.name)
+            if total is not None and total > limit:
+                raise DataError(
+                    f"{url} offers {total:,} bytes; refused, because no more than {limit:,} belong there", to.name
+                )
             free = shutil.disk_usage(to.parent).free
             if total is not None and total - start > free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             etag = reply.headers.get("ETag")
             keep = etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified")
-            got = _copy(reply, sink, to.name, start, total, progress)
+            got = _copy(reply, sink, to.name, start, total, progress, limit)
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416:  # the part is as long as the file, or longer: let its sum decide, else start over
@@ -177,7 +236,7 @@ def _request(
 
 
 def _copy(
-    reply: http.client.HTTPResponse, sink: BinaryIO, name: str, done: int, total: int | None, progress: Progress | None
+    reply: Any, sink: BinaryIO, name: str, done: int, total: int | None, progress: Progress | None, limit: int
 ) -> int:
     while True:
         if progress is not None:
@@ -186,8 +245,11 @@ def _copy(
         if not chunk:
             sink.flush()
             return done
-        sink.write(chunk)
         done += len(chunk)
+        if done > limit or (total is not None and done > total):
+            sink.truncate(0)
+            raise DataError(f"sent more than {min(limit, total or limit):,} bytes; refused and thrown away", name)
+        sink.write(chunk)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""IMDB reviews (aclImdb v1.0) and the reviews of Blitzer et al. that stand in for Elec."""
+"""IMDB reviews (aclImdb v1.0), Elec, and the reviews of Blitzer et al. that stand in for Elec."""
 
 import html
 import re
@@ -41,6 +41,8 @@ def imdb(
         except UnicodeDecodeError as error:
             raise DataError(f"is not utf-8 text ({error.reason})", name) from error
         text = text if markup else " ".join(BREAK.sub(" ", text).split())
+        if not text.strip():
+            raise DataError("is an empty review; remove it", name)
         found.append((folders.index(match[2]), int(match[3]), text))
         if len(found) == WHOLE[len(folders)]:
             break  # every review there is: spares a pass over a second archive
@@ -69,6 +71,39 @@ def electronics(data: Folder | str | Path | None = None) -> Texts:
     return Texts(texts, None, integers(labels), CLASSES)
 
 
+def elec(split: str = "train", data: Folder | str | Path | None = None, unlabelled: bool = False) -> Texts:
+    """Elec as Johnson and Zhang publish it (2015): tokens with spaces between, one review a line, classes 1 and 2 beside it.
+
+    Args:
+        split: `"train"` (25,000 reviews) or `"test"`.
+        data: The data folder; None for SPARRING_DATA.
+        unlabelled: The reviews of `elec-25k-unlab00` and `01` instead (no labels).
+    """
+    if split not in ("train", "test") or (unlabelled and split == "test"):
+        raise DataError(f"elec has no {'unlabelled ' * unlabelled}split {split!r}; use 'train' or 'test'")
+    folder = as_folder(data)
+    if unlabelled:
+        return Texts([t for k in "01" for t in _token_lines(folder, f"elec/elec-25k-unlab0{k}.txt.tok")], None, None)
+    stem = "elec/elec-25k-train" if split == "train" else "elec/elec-test"
+    texts, labels = _token_lines(folder, f"{stem}.txt.tok"), []
+    for number, line in folder.lines(f"{stem}.cat"):
+        if line.strip() not in ("1", "2"):
+            raise DataError(f"has the class {line.strip()!r}; a class is 1 or 2", f"{stem}.cat", number)
+        labels.append(int(line) - 1)
+    if len(labels) != len(texts):
+        raise DataError(f"has {len(labels):,} classes for {len(texts):,} reviews", f"{stem}.cat")
+    return Texts(texts, None, integers(labels), ("1", "2"))
+
+
+def _token_lines(folder: Folder, name: str) -> list[str]:
+    texts = []
+    for number, line in folder.lines(name):
+        if not line.strip():
+            raise DataError("holds an empty review; remove it here and its class", name, number)
+        texts.append(line)
+    return texts
+
+
 def _reviews(folder: Folder, name: str) -> list[str]:
     reviews: list[str] = []
     inside: list[str] | None = None
@@ -83,6 +118,8 @@ def _reviews(folder: Folder, name: str) -> list[str]:
             if inside is None:
                 raise DataError("ends a review that was not opened", name, number)
             reviews.append(html.unescape(" ".join(" ".join(inside).split())))
+            if not reviews[-1]:
+                raise DataError("holds an empty review; remove it", name, opened)
             inside = None
         elif inside is not None:
             inside.append(line)

@@ -78,7 +78,9 @@ def locate(name: str, folder: str | Path | None = None) -> Location:
     return Location(entry, view.root, MappingProxyType({need: view.find(need) for need in entry.needs}))
 
 
-def get(name: str, folder: str | Path | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
+def get(
+    name: str, folder: str | Path | None = None, progress: Progress | None = None, unverified: bool = False
+) -> tuple[Path, ...]:
     """Download a data set into the data folder, if it is not there yet; returns the files it rests on.
 
     Nothing is unpacked: the readers open archives in place. See `fetch` for what happens when the line drops.
@@ -87,6 +89,7 @@ def get(name: str, folder: str | Path | None = None, progress: Progress | None =
         name: A name of the catalogue.
         folder: The data folder; None for SPARRING_DATA or the user's cache. It is created if need be.
         progress: Called as `progress(file name, bytes so far, total or None)`.
+        unverified: Take files whose SHA-256 nobody publishes, which cannot be told from forged ones.
     """
     entry = dataset(name)
     location = locate(name, folder)
@@ -95,5 +98,10 @@ def get(name: str, folder: str | Path | None = None, progress: Progress | None =
     if not entry.sources:
         raise DataError(
             f"{name} cannot be downloaded by a program: {entry.manual}; the data folder is {location.folder}"
+        )
+    if not entry.verified and not unverified:
+        raise DataError(
+            f"no SHA-256 is published for {name}, so nobody can tell whether what arrives is the real data; "
+            f"`sparring data get {name} --unverified` takes it all the same"
         )
     return tuple(fetch(source.urls, location.folder / source.to, source.sha256, progress) for source in entry.sources)

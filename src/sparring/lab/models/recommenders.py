@@ -8,10 +8,10 @@ import warnings
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csc_array, csr_array
 from threadpoolctl import threadpool_limits
 
@@ -34,25 +34,48 @@ class EASE:
     >>> EASE(penalty=1.0).fit(likes).scores(csr_array([[1.0, 0, 0]])).round(2).tolist()
     [[0.0, 0.67, 0.0]]
 
+    Everything happens in one items x items matrix, filled and mirrored block by block: 20,000 items take 1.6 GB in float32.
+
     Args:
-        penalty: strength of the ridge; larger catalogues want hundreds. Memory is items x items.
+        penalty: strength of the ridge; larger catalogues want hundreds.
+        precision: "double", "single", or "auto": double up to 11,000 items (a matrix of 1 GB), single beyond. Single is
+            right to about three digits, which rankings do not notice.
+        block: items computed at a time.
     """
 
     penalty: float = 200.0
+    precision: Literal["auto", "double", "single"] = "auto"
+    block: int = 1000
     weights: np.ndarray = field(init=False, repr=False)
 
     def fit(self, train: csr_array) -> "EASE":
         if self.penalty <= 0:
             raise ValueError(f"penalty={self.penalty} must be positive, X'X alone may not be invertible")
-        gram = (train.T @ train).toarray().astype(np.float64)
+        items = train.shape[1]
+        double = items <= 11_000 if self.precision == "auto" else self.precision == "double"
+        kind = np.float64 if double else np.float32
+        likes = csc_array(train, dtype=kind)
+        gram = np.empty((items, items), kind, order="F")
+        blocks = [slice(start, min(start + self.block, items)) for start in range(0, items, self.block)]
+        for part in blocks:
+            gram[:, part] = (likes.T @ likes[:, part]).toarray()
         gram[np.diag_indices_from(gram)] += self.penalty
-        inverse = cho_solve(cho_factor(gram, lower=True, overwrite_a=True), np.eye(len(gram)), overwrite_b=True)
-        self.weights = -inverse / np.diag(inverse)
-        np.fill_diagonal(self.weights, 0.0)
+        factor, invert = get_lapack_funcs(("potrf", "potri"), (gram,))
+        for step in (factor, invert):  # both work in place, on the lower triangle
+            gram, failed = step(gram, lower=True, **{"overwrite_a" if step is factor else "overwrite_c": True})
+            if failed:
+                raise ValueError(f"X'X + {self.penalty} I is not positive definite in {kind.__name__}; raise penalty=")
+        for part in blocks:
+            gram[part, part.stop :] = gram[part.stop :, part].T
+            square = np.tril(gram[part, part])
+            gram[part, part] = square + np.tril(square, -1).T
+        gram /= -np.diag(gram).copy()
+        np.fill_diagonal(gram, 0.0)
+        self.weights = gram
         return self
 
     def scores(self, fold_in: csr_array) -> np.ndarray:
-        return np.asarray(fold_in @ self.weights)
+        return np.asarray(fold_in.astype(self.weights.dtype) @ self.weights)
 
 
 @dataclass

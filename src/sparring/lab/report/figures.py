@@ -72,6 +72,11 @@ def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = ""
     }
 
 
+def violins(title: str, y_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
+    """The distribution of a few numbers each; those of all methods stand side by side."""
+    return {**bars(title, y_label, series, note), "kind": "violins"}
+
+
 def reliability(
     probabilities: Tensor, targets: Tensor, bins: int = 10, title: str = "Reliability", note: str = ""
 ) -> Figure:

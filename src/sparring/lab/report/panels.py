@@ -47,7 +47,22 @@ def learning_curves(comparison: Comparison, colours: Mapping[str, int]) -> list[
             drawn.append(series)
             legend = [(name, colours[name]) for name in series]
             charts.append(chart(title, svg.lines(series, "epoch", label, colours), legend))
-    return charts
+    return [*charts, *fit(comparison, colours)]
+
+
+def fit(comparison: Comparison, colours: Mapping[str, int]) -> list[Chart]:
+    """Loss on training and on validation data in one picture: what a method costs in fit, what it gains beyond."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in comparison.rows:
+        both = by_epoch(row.runs, "diagnostics", "clean_loss"), by_epoch(row.runs, "validation", "loss")
+        if all(len(points[0]) > 1 for points in both):
+            series[row.label], series[f"{row.label} (dashed: validation)"] = both
+    if not series:
+        return []
+    tints = {name: colours[name.removesuffix(" (dashed: validation)")] for name in series}
+    dashes = {name: int(name.endswith("(dashed: validation)")) for name in series}
+    drawing = svg.lines(series, "epoch", "loss", tints, dashes=dashes)
+    return [chart("Training and validation loss", drawing, list(tints.items()))]
 
 
 def diagnostics(comparison: Comparison, colours: Mapping[str, int]) -> list[Chart]:
@@ -88,11 +103,20 @@ def grouped_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[
             groups.setdefault((figure["kind"], figure["title"]), []).append((row.label, figure))
     made = []
     for (kind, title), members in groups.items():
+        charts = [together(kind, members, colours)] if kind in ("curves", "violins") else []
         shared = shared_scale(kind, [figure for _, figure in members])
-        drawn = [draw(name, figure, colours, shared) for name, figure in members] if kind != "curves" else []
-        charts = drawn or [merged(members, colours)]
-        made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences")})
+        charts = charts or [draw(name, figure, colours, shared) for name, figure in members]
+        made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences", "violins")})
     return made
+
+
+def together(kind: str, members: Sequence[tuple[str, dict[str, Any]]], colours: Mapping[str, int]) -> Chart:
+    """The figures of all methods in one chart."""
+    if kind == "curves":
+        return merged(members, colours)
+    series = {method: values for method, figure in members for values in figure["series"].values()}
+    drawing = plots.violins(series, members[0][1]["y_label"], colours)
+    return chart("", drawing, [(name, colours[name]) for name in series], members[0][1]["note"])
 
 
 def shared_scale(kind: str, figures: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:

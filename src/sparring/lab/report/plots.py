@@ -165,6 +165,36 @@ def bars(series: Mapping[str, Sequence[float]], y_label: str) -> str:
     return svg("".join(parts), y_label)
 
 
+def violins(series: Mapping[str, Sequence[float]], y_label: str, colours: Mapping[str, int]) -> str:
+    """One violin for each series: a smoothed density on both sides, every value as a dot, the mean as a bar."""
+    everything = [value for found in series.values() for value in found if math.isfinite(value)]
+    frame = Frame([0, 1], everything, "", y_label, pad=0.1)
+    parts, room = [frame.axes(x_ticks=False)], (WIDTH - LEFT - RIGHT) / max(len(series), 1)
+    for place, (name, found) in enumerate(series.items()):
+        values = [value for value in found if math.isfinite(value)]
+        if not values:
+            continue
+        middle, colour = LEFT + (place + 0.5) * room, f"var(--s{colours.get(name, 0)})"
+        mean = sum(values) / len(values)
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)) or abs(mean) * 1e-3 or 1e-3
+        width = deviation * len(values) ** -0.2  # Scott's rule
+        low, high = min(values) - 2 * width, max(values) + 2 * width
+        levels = [low + (high - low) * step / 40 for step in range(41)]
+        density = [sum(math.exp(-(((level - value) / width) ** 2) / 2) for value in values) for level in levels]
+        half = [0.35 * room * amount / max(density) for amount in density]
+        right = [f"{middle + wide:.1f},{frame.y(level)}" for wide, level in zip(half, levels)]
+        left = [f"{middle - wide:.1f},{frame.y(level)}" for wide, level in zip(half, levels)]
+        outline = " ".join([*right, *reversed(left)])
+        parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity=".3" stroke="{colour}"/>')
+        parts.append(bar(middle - 12, frame.y(mean) - 1.5, 24, frame.y(mean) + 1.5, colour, 1.0))
+        for value in values:
+            tip = f"<title>{escape(name)}: {short(value)}</title>"
+            parts.append(f'<circle cx="{middle:.1f}" cy="{frame.y(value)}" r="3" fill="{colour}">{tip}</circle>')
+        under = f'x="{middle:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {under}>{escape(name)}</text>')
+    return svg("".join(parts), f"{y_label} of linear probes")
+
+
 def sentences(items: Sequence[Mapping[str, object]], darkest: float | None = None) -> str:
     """Words shaded by their weights, as HTML; `darkest` is the weight of the strongest shade, by default each sentence's own."""
     lines = []

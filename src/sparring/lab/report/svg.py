@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ..statistics import paired
+
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 12, 44
 Points = tuple[Sequence[float], Sequence[float]]
@@ -152,12 +154,17 @@ def lines(
 
 
 def scatter(points: Points, x_label: str, y_label: str, log_x: bool = False, line: float | None = None) -> str:
-    """Dots, joined by a line through the means at equal x; `line` is a dashed reference (the baseline)."""
+    """Dots, joined by a line through the means at equal x, with Student's 95 % interval of each mean of several.
+
+    `line` is a dashed reference (the baseline).
+    """
     xs, ys = points
-    frame = Frame(xs, [*ys, *([] if line is None else [line])], x_label, y_label, log_x)
     means: dict[float, list[float]] = {}
     for x, y in zip(xs, ys):
         means.setdefault(x, []).append(y)
+    intervals = {x: paired([0.0] * len(found), found).interval for x, found in means.items()}
+    ends = [end for interval in intervals.values() for end in interval or ()]
+    frame = Frame(xs, [*ys, *ends, *([] if line is None else [line])], x_label, y_label, log_x)
     middle = [(x, sum(found) / len(found)) for x, found in sorted(means.items())]
     parts = [frame.axes()]
     if line is not None:
@@ -166,6 +173,11 @@ def scatter(points: Points, x_label: str, y_label: str, log_x: bool = False, lin
         parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{y - 5}" text-anchor="end">baseline</text>')
     path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in middle)
     parts.append(f'<polyline class="series" points="{path}" stroke="var(--s1)"/>')
+    for x, interval in intervals.items():
+        if interval is not None:
+            tip = f"95 % interval at {short(x)}: {short(interval[0])} to {short(interval[1])}"
+            place = f'x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{frame.y(interval[0])}" y2="{frame.y(interval[1])}"'
+            parts.append(f'<line stroke="var(--s1)" stroke-width="2" {place}><title>{tip}</title></line>')
     for x, y in zip(xs, ys):
         tip = f"{short(y)} at {short(x)}"
         parts.append(

@@ -6,6 +6,7 @@ OUT/TASK/SCALE/METHOD/seed-0/
   files.json        SHA-256 of the data files read   metrics.jsonl     one line per epoch
   state.json        the checkpoint, with *.safetensors; previous.json the one before it
   figures.json      data of the report's figures     result.json       the end: test figures, costs
+  probe-TASK.json   figures of `evaluate --probe`
   data.json         where the user's own examples come from, and which rows are in which split
 ```
 
@@ -103,6 +104,17 @@ def read_figures(folder: Path) -> list[dict[str, Any]]:
     if wrong := figures_fault(found):
         raise Damaged(f"{folder / 'figures.json'} is damaged ({wrong}); {AGAIN}")
     return list(found)
+
+
+def read_probes(folder: Path) -> list[dict[str, Any]]:
+    """The figures of probes made after the run."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("probe-*.json")):
+        figures = read_json(path, {"figures": list})["figures"]
+        if wrong := figures_fault(figures):
+            raise Damaged(f"{path} is damaged ({wrong}); delete it and probe again")
+        found += figures
+    return found
 
 
 def finished(folder: Path) -> dict[str, Any] | None:

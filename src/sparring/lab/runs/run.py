@@ -254,7 +254,7 @@ def stop_signals() -> Iterator[threading.Event]:
         stop.set()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        elif callable(before[number]):
+        elif getattr(before[number], "shared", False):  # a pool's worker begins no other run either
             before[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():

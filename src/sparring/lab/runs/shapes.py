@@ -40,7 +40,14 @@ FIGURES: dict[str, Any] = {
     "heatmap": {"x_label": str, "y_label": str, "rows": [[Figure]]},
     "sentences": {"items": [{"words": [str], "weights": [Figure], "label": str}]},
     "bars": {"y_label": str, "series": SERIES},
-    "reliability": {"confidence": [Figure], "accuracy": [Figure], "count": [Number], "ece": Figure},
+    "violins": {"y_label": str, "series": SERIES},
+    "reliability": {
+        "confidence": [Figure],
+        "accuracy": [Figure],
+        "count": [Number],
+        "ece": Figure,
+        "debiased?": [Figure],
+    },
 }
 METRICS = {
     "epoch": int, "step": int, "loss": Figure, "losses": [Figure], "diagnostics": {str: Figure},

@@ -13,7 +13,13 @@ from pathlib import Path
 from ..errors import LabError, first_line, unknown
 from .study import Study
 
-MODULES = ("few_labels", "recurrent", "recommending")  # of `catalogue`, in the order to run them
+MODULES = (
+    "few_labels",
+    "recurrent",
+    "attention",
+    "ensembles",
+    "recommending",
+)  # of `catalogue`, in the order to run them
 
 
 @cache

@@ -77,6 +77,8 @@ def section(found: Results) -> str:
     cost = f"{found.done} of {found.total} runs are recorded in `studies/{study.file}`"
     if found.done:
         cost += f", {found.seconds / 60:.0f} CPU minutes"
+    if found.epochs == found.epochs:
+        cost += f"; {study.baseline} is best at epoch {found.best_epoch:.0f} of {found.epochs:.0f}"
     shrunk = f" Smaller than in the source: {study.shrunk}." if study.shrunk else ""
     lines += [
         f"Task `{study.task}` at `{study.scale}`; chosen on validation with seeds that evaluation never sees. {cost}.{shrunk}",

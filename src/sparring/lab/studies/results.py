@@ -45,6 +45,8 @@ class Results:
     done: int
     total: int
     seconds: float  # CPU time of all of its records
+    best_epoch: float  # of the baseline, mean over the seeds; of `epochs`
+    epochs: float
 
     @property
     def hours_left(self) -> float | None:
@@ -121,7 +123,9 @@ def results(study: Study, folder: Path, data: Path | None = None) -> Results:
         parts.append(([study.gain(theirs[seed], mine[seed]) for seed in mine if seed in theirs], expect.effect))
     spent = sum(record.entries.get("seconds") or 0.0 for record in progress.counted())
     findings = tuple(zip(study.expects, judge_all(parts), strict=True))
-    return Results(study, tuple(rows), findings, progress.done, progress.total, spent)
+    plain = [record.entries for record in found[study.baseline].values() if "epochs" in record.entries]
+    best, epochs = (mean([entries[name] for entries in plain]) for name in ("best_epoch", "epochs"))
+    return Results(study, tuple(rows), findings, progress.done, progress.total, spent, best, epochs)
 
 
 def figures(study: Study, records: Mapping[int, Record]) -> dict[int, float]:

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,17 @@ class Worklist:
     """The runs still to do, one by one, read anew from the records each time so that others may work on them too."""
 
     def __init__(
-        self, study: Study, file: Path, out: Path, data: Path | None, limit: int | None, until: float | None, say: Say
+        self,
+        study: Study,
+        file: Path,
+        out: Path,
+        data: Path | None,
+        limit: int | None,
+        until: float | None,
+        say: Say,
+        arms: Collection[str],
     ) -> None:
-        self.study, self.file, self.out, self.data, self.say = study, file, out, data, say
+        self.study, self.file, self.out, self.data, self.say, self.arms = study, file, out, data, say, arms
         self.left, self.until = limit, until
         self.begun: dict[Job, Wanted] = {}
         self.started, self.recorded = time.monotonic(), 0
@@ -70,7 +78,8 @@ class Worklist:
             if (self.left is not None and self.left <= 0) or (self.until and time.monotonic() > self.until):
                 return
             progress, paths = self.progress(), {job.path for job in self.begun}
-            waiting = (run for run in progress.missing() if folder_of(self.out, run.setting) not in paths)
+            missing = (run for run in progress.missing() if run.arm.name in self.arms)
+            waiting = (run for run in missing if folder_of(self.out, run.setting) not in paths)
             run = next(waiting, None)
             if run is None:
                 yield None
@@ -93,7 +102,9 @@ class Worklist:
         shutil.rmtree(job.path)
         self.recorded += 1
         name = self.study.tuned_on or self.study.metric
-        self.say(f"{self.begun[job].label}: validation {name} {line['validation'].get(name):.4g}; {self.outlook()}")
+        value = line["validation"].get(name)
+        shown = "undefined" if value is None else f"{value:.4g}"
+        self.say(f"{self.begun[job].label}: validation {name} {shown}; {self.outlook()}")
 
     def outlook(self) -> str:
         """How many runs are recorded and about how long the others take."""
@@ -113,6 +124,7 @@ def run_study(
     minutes: float | None = None,
     command: str = "",
     say: Say = print,
+    arms: Sequence[str] | None = None,
 ) -> int:
     """Do the missing runs; returns how many are still missing.
 
@@ -126,10 +138,12 @@ def run_study(
         minutes: begin no run after so many minutes.
         command: what was typed.
         say: called with a line for every run that ends.
+        arms: only these arms; None: all of them.
     """
+    chosen = [study.arm(name).name for name in arms] if arms is not None else [arm.name for arm in study.arms]
     until = None if minutes is None else time.monotonic() + 60 * minutes
     while True:
-        work = Worklist(study, records / study.file, out, data, limit, until, say)
+        work = Worklist(study, records / study.file, out, data, limit, until, say, chosen)
         failures = execute_all(work, cores, Orders(command), done=work.done)
         diverged = [job for job, error in failures.items() if error.exit_code == Diverged.exit_code]
         for job in diverged:

@@ -7,6 +7,7 @@ example to copy.
 MODULES: tuple[str, ...] = (
     "sequences",
     "language",
+    "sentiment",
     "few_labels",
     "toy",
     "glue",

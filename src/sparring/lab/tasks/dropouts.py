@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...estimators import ARM, DisARM, DropoutKL
+from ...estimators import ARM, DisARM
 from ...losses import cross_entropy
 from ...metrics import expected_calibration_error, pavgpu, predictive_entropy, threshold_grid
 from ...nn import BernoulliDropout, ConcreteDropout, GaussianDropout, convert, keep_rates
 from ...objective import Objective
 from ...predict import predict
-from ...recipes.learned import learnable_bernoulli
+from ...recipes import learnable_bernoulli
+from ...terms import DropoutKL
 from ..data.cifar import cifar10
 from ..data.digits import digits
 from ..models.vgg import VGG, VGG19

@@ -13,7 +13,7 @@ from ...attacks.objectives import Name
 from ...attacks.outputs import scores
 from ...balls import L2, Ball, Box, Linf, check_ball
 from ...losses import cross_entropy
-from ...passes.calls import still_statistics
+from ...passes import still_statistics
 from ..robustness import Progress, RobustAccuracy, robust_accuracy
 from .checks import (
     AUTO,

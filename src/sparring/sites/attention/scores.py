@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ...nn.attention import ScorePoint
 from ...nn.matching import match, pattern
-from ..site import Undo, Visit
+from ..site import Kind, Site, Undo, Visit
 from .multihead import ScoreVisit, install_multihead
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Site):
     """The pre-softmax scores of attention layers, one row per query.
 
     Reaches `sparring.nn.AdditiveAttention` and `ScaledDotAttention` (and any layer of yours that sends its scores through
@@ -40,7 +40,7 @@ class Scores:
     heads: tuple[int, ...] | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:

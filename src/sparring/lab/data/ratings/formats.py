@@ -1,5 +1,6 @@
 """Parsers of the published rating formats, line by line into compact arrays."""
 
+import math
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -58,28 +59,37 @@ def table(lines: Iterable[str], name: str, separator: str, header: bool = False)
         users.append(user)
         items.append(item)
         values.append(value)
-    return Ratings(np.array(users), np.array(items), np.array(values))
+    return Ratings(_numbers(users), _numbers(items), _numbers(values))
 
 
 def netflix(lines: Iterable[str], name: str) -> Ratings:
-    """Netflix Prize: a film's number and a colon, then customer, rating and date, one rating a line.
+    """Netflix Prize: a film's number and a colon, then customer, rating and date, one rating a line; then the next film.
 
-    >>> netflix(["7:", "1488844,3,2005-09-06"], "mv_0000007.txt").items.tolist()
-    [7]
+    A file of the prize (`mv_0000007.txt`) has one film, the joined ones (`combined_data_1.txt`) have thousands.
+
+    >>> netflix(["7:", "1488844,3,2005-09-06", "8:", "822109,5,2005-05-13"], "combined_data_1.txt").items.tolist()
+    [7, 8]
     """
-    users, values = array("q"), array("d")
+    users, items, values = array("i"), array("i"), array("f")  # a hundred million of them: 1.2 GB
     film: int | None = None
     for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
         try:
-            if film is None:
-                film = int(line.strip().removesuffix(":"))
-            elif line.strip():
-                fields = line.split(",")
-                users.append(int(fields[0]))
-                values.append(float(fields[1]))
-        except (ValueError, IndexError):
-            raise DataError(f"{line.strip()[:40]!r} is not 'customer,rating,date'", name, number) from None
-    return Ratings(np.array(users), np.full(len(users), film or 0), np.array(values))
+            if text.endswith(":"):
+                film = int(text[:-1])
+                continue
+            customer, rating, _ = text.split(",")
+            users.append(int(customer))
+            values.append(float(rating))
+        except (ValueError, OverflowError):
+            wanted = "'film:'" if film is None else "'customer,rating,date' or 'film:'"
+            raise DataError(f"{text[:40]!r} is not {wanted}", name, number) from None
+        if film is None:
+            raise DataError(f"{text[:40]!r} comes before the first 'film:'", name, number)
+        items.append(film)
+    return Ratings(_numbers(users), _numbers(items), _numbers(values))
 
 
 def triplets(lines: Iterable[str], name: str) -> Ratings:
@@ -97,7 +107,7 @@ def triplets(lines: Iterable[str], name: str) -> Ratings:
         users.append(known[0].setdefault(fields[0], len(known[0])))
         songs.append(known[1].setdefault(fields[1], len(known[1])))
         counts.append(int(fields[2]))
-    return Ratings(np.array(users), np.array(songs), np.array(counts), (np.array([*known[0]]), np.array([*known[1]])))
+    return Ratings(_numbers(users), _numbers(songs), _numbers(counts), (np.array([*known[0]]), np.array([*known[1]])))
 
 
 def adjacency(lines: Iterable[str], name: str) -> Ratings:
@@ -114,7 +124,38 @@ def adjacency(lines: Iterable[str], name: str) -> Ratings:
             raise DataError(f"{line.strip()[:40]!r} is not a user and its items", name, number) from None
         users.extend([user] * len(liked))
         items.extend(liked)
-    return Ratings(np.array(users), np.array(items), np.full(len(users), np.inf))
+    return Ratings(_numbers(users), _numbers(items), np.full(len(users), np.inf))
+
+
+def log(lines: Iterable[str], name: str, separator: str) -> Ratings:
+    """Anybody's log: a header, then user, item and (if there is a third column) rating; ids may be words.
+
+    >>> found = log(["who,what,stars", "ann,tea,5", "bob,tea,2"], "mine.csv", ",")
+    >>> found.items.tolist(), found.values.tolist(), found.names[0].tolist()
+    ([0, 0], [5.0, 2.0], ['ann', 'bob'])
+    """
+    users, items, values = array("q"), array("q"), array("d")
+    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for number, line in enumerate(lines, 1):
+        fields = line.rstrip("\r\n").split(separator)
+        if number == 1 or not line.strip():
+            continue
+        try:
+            values.append(float(fields[2]) if len(fields) > 2 else math.inf)
+            if not (fields[0] and fields[1]) or math.isnan(values[-1]):
+                raise ValueError
+        except (ValueError, IndexError):
+            wanted = f"user{separator}item or user{separator}item{separator}rating"
+            raise DataError(f"{line.strip()[:40]!r} is not {wanted!r}", name, number) from None
+        users.append(known[0].setdefault(fields[0], len(known[0])))
+        items.append(known[1].setdefault(fields[1], len(known[1])))
+    names = np.array([*known[0]]), np.array([*known[1]])
+    return Ratings(_numbers(users), _numbers(items), _numbers(values), names)
+
+
+def _numbers(values: array) -> np.ndarray:
+    """The array's own memory as numpy sees it."""
+    return np.frombuffer(values, dtype=values.typecode) if values else np.zeros(0, dtype=values.typecode)
 
 
 # File names -> parser, the most telling name first.
@@ -123,6 +164,8 @@ FORMATS: dict[str, Callable[[Iterable[str], str], Ratings]] = {
     "ratings.dat": lambda lines, name: table(lines, name, "::"),
     "ratings.csv": lambda lines, name: table(lines, name, ",", header=True),
     "train_triplets.txt": triplets,
-    "mv_*.txt": netflix,
+    "mv_*.txt combined_data_*.txt": netflix,
     "train.txt valid.txt test.txt": adjacency,
+    "*.csv": lambda lines, name: log(lines, name, ","),
+    "*.tsv": lambda lines, name: log(lines, name, "\t"),
 }

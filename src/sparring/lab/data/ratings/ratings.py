@@ -1,8 +1,8 @@
 """Rating logs in their published formats, read as three aligned arrays: users, items, values.
 
-MovieLens (`u.data`, `ratings.dat`, `ratings.csv`), Netflix Prize (`mv_0000001.txt`, ...), Million Song
-(`train_triplets.txt`), and adjacency lists (`train.txt`: a user, then the items). Files may stand alone, in a folder,
-or in a tar or zip, under any wrapper that `streams` opens.
+MovieLens (`u.data`, `ratings.dat`, `ratings.csv`), Netflix Prize (`mv_0000001.txt`, ... or `combined_data_1.txt`, ...),
+Million Song (`train_triplets.txt`), adjacency lists (`train.txt`: a user, then the items), and anybody's `*.csv` or
+`*.tsv`. Files may stand alone, in a folder, or in a tar or zip, under any wrapper that `streams` opens.
 """
 
 import io
@@ -40,6 +40,8 @@ def read_ratings(path: Path | str) -> Ratings:
 def named_ratings(data: Folder | Path | str | None, *names: str) -> Ratings:
     """Read rating logs by their logical names in a data folder (`movielens/ml-100k/u.data`), joined in order.
 
+    A name that ends in `/` stands for every log in that folder.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Path(folder, "movielens").mkdir()
@@ -48,12 +50,15 @@ def named_ratings(data: Folder | Path | str | None, *names: str) -> Ratings:
     1
     """
     folder = as_folder(data)
-    return _joined(((name, stream) for name in names for stream in _opened(folder, name)), folder.root)
+    return _joined((opened for name in names for opened in _opened(folder, name)), folder.root)
 
 
-def _opened(folder: Folder, name: str) -> Iterator[BinaryIO]:
+def _opened(folder: Folder, name: str) -> Iterator[tuple[str, BinaryIO]]:
+    if name.endswith("/"):  # a folder of logs, such as Netflix's 17,770 files
+        yield from ((inside, io.BytesIO(raw)) for inside, raw in folder.walk(name))
+        return
     with folder.open(name) as stream:
-        yield stream
+        yield name, stream
 
 
 def _joined(files: Iterable[tuple[str, BinaryIO]], path: Path) -> Ratings:

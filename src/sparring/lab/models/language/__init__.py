@@ -2,5 +2,6 @@
 
 from .awd_lstm import AWDLSTM, Reading
 from .head import VocabularyHead
+from .reviews import ReviewClassifier, ReviewReader
 
-__all__ = ["AWDLSTM", "Reading", "VocabularyHead"]
+__all__ = ["AWDLSTM", "Reading", "ReviewClassifier", "ReviewReader", "VocabularyHead"]

@@ -44,6 +44,7 @@ def arms(vat: tuple[dict[str, Value], ...], scale: float) -> tuple[Arm, ...]:
         Arm("dropout", keep),
         Arm("random_dropout", flips),
         Arm("adversarial_dropout", flips, control="random_dropout"),
+        Arm("vat_entropy", vat, control="noise"),
     )
 
 

@@ -21,19 +21,19 @@ def method(name: str, summary: str, recipe: Recipe, **settings: Value) -> Method
     return Method(name, summary, objective, settings)
 
 
-def at_scores(recipe: Callable[..., Trainable]) -> Recipe:
-    """One of the recipes whose epsilon is set, at the attention layer."""
-    return lambda model, setting: recipe(model, sp.cross_entropy, at="attention", epsilon=setting["epsilon"])
+def at_scores(recipe: Callable[..., Trainable], **more: Any) -> Recipe:
+    """One of the recipes whose radius is set, at the attention layer."""
+    return lambda model, setting: recipe(model, sp.cross_entropy, at="attention", ball=sp.L2(setting["radius"]), **more)
 
 
 def ball_at(recipe: Callable[..., Trainable], site: Callable[[], Any]) -> Recipe:
     """One of the recipes that take a ball, at any site."""
-    return lambda model, setting: recipe(model, sp.cross_entropy, at=site(), ball=sp.L2(setting["epsilon"]))
+    return lambda model, setting: recipe(model, sp.cross_entropy, at=site(), ball=sp.L2(setting["radius"]))
 
 
 def iat(model: nn.Module, setting: Setting) -> Trainable:
     return sp.recipes.attention_iat(
-        model, sp.cross_entropy, at="attention", epsilon=setting["epsilon"], reading=setting["reading"]
+        model, sp.cross_entropy, at="attention", ball=sp.L2(setting["radius"]), reading=setting["reading"]
     )
 
 
@@ -41,7 +41,7 @@ def word_iat(model: nn.Module, setting: Setting) -> Trainable:
     return sp.recipes.word_iat(
         model,
         sp.cross_entropy,
-        epsilon=setting["epsilon"],
+        ball=sp.L2(setting["radius"]),
         neighbours=setting["neighbours"],
         refresh=setting["refresh"],
     )
@@ -54,28 +54,34 @@ def plain(model: nn.Module, setting: Setting) -> Trainable:
 METHODS = (
     method("plain", "cross entropy (vanilla)", plain),
     method(
-        "attention_noise", "random noise on the attention scores", at_scores(sp.recipes.attention_noise), epsilon=5.0
+        "attention_noise", "random noise on the attention scores", at_scores(sp.recipes.attention_noise), radius=5.0
     ),
-    method("attention_at", "adversarial attention scores", at_scores(sp.recipes.attention_at), epsilon=5.0),
-    method("attention_iat", "adversarial differences of attention, rows summed", iat, epsilon=5.0, reading="row_sum"),
-    method("attention_iat_per_word", "the same, a ball for each word", iat, epsilon=1.0, reading="per_word"),
+    method("attention_at", "adversarial attention scores", at_scores(sp.recipes.attention_at), radius=5.0),
+    method(
+        "attention_at_released",
+        "attention scores that lower the loss, as the released code places them",
+        at_scores(sp.recipes.attention_at, direction="released"),
+        radius=5.0,
+    ),
+    method("attention_iat", "adversarial differences of attention, rows summed", iat, radius=5.0, reading="row_sum"),
+    method("attention_iat_per_word", "the same, a ball for each word", iat, radius=1.0, reading="per_word"),
     method(
         "attention_vat",
         "KL to the worst attention scores",
         ball_at(sp.recipes.vat, lambda: sp.Scores("attention")),
-        epsilon=5.0,
+        radius=5.0,
     ),
     method(
         "attention_salt",
         "SALT on the attention scores",
         ball_at(sp.recipes.salt, lambda: sp.Scores("attention")),
-        epsilon=5.0,
+        radius=5.0,
     ),
     method(
         "word_at",
         "adversarial word vectors",
         ball_at(sp.recipes.adversarial_training, lambda: sp.Words("embedding")),
-        epsilon=0.5,
+        radius=0.5,
     ),
-    method("word_iat", "word vectors moved towards other words", word_iat, epsilon=0.5, neighbours=10, refresh=100),
+    method("word_iat", "word vectors moved towards other words", word_iat, radius=0.5, neighbours=10, refresh=100),
 )

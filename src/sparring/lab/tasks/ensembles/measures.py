@@ -20,7 +20,10 @@ from .methods import pixels
 
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
-    """Accuracy in percent and ambiguity; on the test split also accuracy under attack, L_d and L_s."""
+    """Accuracy in percent and ambiguity; on the test split also accuracy under attack, L_d and L_s.
+
+    Elsewhere the first `watched` images are attacked once, for those who choose settings by it.
+    """
     outputs = [model(inputs) for inputs, _ in split.batches(500)]
     logits, members = torch.cat([o.logits for o in outputs]), torch.cat([members_of(o) for o in outputs])
     found = {
@@ -28,7 +31,13 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
         "ece": 100 * expected_calibration_error(logits.softmax(-1), split.targets),
         "ambiguity": ambiguity(members, split.targets),
     }
-    return found | under_attack(model, split, setting) if isinstance(split, Attacked) else found
+    if isinstance(split, Attacked):
+        return found | under_attack(model, split, setting)
+    if setting["watched"]:
+        inputs, targets = some(split, setting["watched"])
+        attack = attacks.PGD(pixels(setting["epsilon"]), steps=setting["margin_steps"], loss="margin")
+        found["margin"] = 100 * robust_accuracy(bare(model), attack, inputs, targets).plain
+    return found
 
 
 def bare(model: nn.Module) -> nn.Module:

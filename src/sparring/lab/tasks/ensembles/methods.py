@@ -75,7 +75,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         ADP(setting["entropy"] / members, setting["determinant"] / members),
         DEG(setting["deg"]),
         TRS(setting["similarity"] / members, setting["smoothness"] / members, epsilon=setting["trs_epsilon"]),
-        adversary=adversary,
+        by=adversary,
         craft=setting["craft"],
     )
 

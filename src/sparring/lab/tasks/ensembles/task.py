@@ -18,7 +18,7 @@ Values = dict[str, Value]
 
 # What is measured besides accuracy: how many images each kind of attack gets; 0 leaves it out.
 NOTHING: Values = {
-    "attacked": 0, "autoattack": 0, "saliency": 0, "black_box": 0, "audited": 0, "swept": 0, "certified": 0,
+    "watched": 0, "attacked": 0, "autoattack": 0, "saliency": 0, "black_box": 0, "audited": 0, "swept": 0, "certified": 0,
 }  # fmt: skip
 # Section 5 and the predecessor's code: SGD .02, momentum .9, weight decay 5e-4, cosine to 1e-4, batches of 64, K = 3.
 SETTINGS: Values = {

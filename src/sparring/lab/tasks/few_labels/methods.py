@@ -1,9 +1,6 @@
 """What can be done with unlabelled images: nothing, noise, an adversary, an adversary that is seen through."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from torch import Tensor, nn
+from torch import nn
 
 import sparring as sp
 
@@ -12,72 +9,48 @@ from ...task import Data, Method, Setting, Trainable, Value
 HIDDEN = sp.Mask("hidden.**", keep=1.0)  # all units of the hidden layers stand in the clean pass
 
 
-class Both(nn.Module):
-    """The objective of the labelled batch plus its label-free terms on the unlabelled one, two means added up."""
-
-    update_each_loss = False
-
-    def __init__(self, objective: sp.Objective) -> None:
-        super().__init__()
-        self.objective = objective
-        self.stateful = objective.stateful
-        self.notes: dict[str, float] = {}
-
-    @property
-    def diagnostics(self) -> Mapping[str, float]:
-        return self.notes
-
-    def steps(self, inputs: Any, targets: Any, unlabelled: Any = None) -> Iterator[Tensor]:
-        total = self.objective(inputs, targets)
-        self.notes = self.objective.diagnostics
-        if unlabelled is not None and any(term.label_free for term in self.objective.terms):
-            total = total + self.objective(unlabelled)
-            more = self.objective.diagnostics
-            spent = {name: self.notes[name] + more[name] for name in ("forward_passes", "backward_passes")}
-            spent["backward_passes"] -= 1  # both losses are back-propagated together
-            self.notes = self.notes | {f"unlabelled {name}": value for name, value in more.items()} | spent
-        yield total
-
-
 def plain(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """Cross entropy of the labelled images, with dropout where `keep` is below 1."""
-    return Both(sp.Objective(model, sp.cross_entropy))
+    return sp.Objective(model, sp.cross_entropy)
 
 
 def noise(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """KL to a random point at the adversary's distance."""
     by = sp.Noise(sp.L2(setting["radius"]))
     term = sp.Term(sp.Input(), by, sp.kl, setting["weight"], detach_clean=True)
-    return Both(sp.Objective(model, sp.cross_entropy, term))
+    return sp.Objective(model, sp.cross_entropy, term)
 
 
-def vat(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+def vat(model: nn.Module, setting: Setting, data: Data) -> sp.Objective:
     """KL to the worst point at `radius`, whose direction is sought at the distance `start`."""
     ball = sp.L2(setting["radius"])
-    return Both(sp.recipes.vat(model, sp.cross_entropy, ball=ball, xi=setting["start"], weight=setting["weight"]))
+    return sp.recipes.vat(model, sp.cross_entropy, ball=ball, start=setting["start"], weight=setting["weight"])
+
+
+def vat_entropy(model: nn.Module, setting: Setting, data: Data) -> Trainable:
+    """VAT, and the entropy of the predictions."""
+    return vat(model, setting, data) + sp.Objective(model, sp.cross_entropy, sp.Entropy(setting["entropy"]))
 
 
 def pgd(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """SALT's ascent, taken as a constant; the clean side is detached."""
     by = sp.PGD(sp.L2(setting["radius"]), setting["steps"], step_size(setting), setting["start"], setting["update"])
     term = sp.Term(sp.Input(), by, sp.kl, setting["weight"], detach_clean=True)
-    return Both(sp.Objective(model, sp.cross_entropy, term))
+    return sp.Objective(model, sp.cross_entropy, term)
 
 
 def salt(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-    """The same ascent, differentiated through."""
-    return Both(
-        sp.recipes.salt(
-            model,
-            sp.cross_entropy,
-            ball=sp.L2(setting["radius"]),
-            steps=setting["steps"],
-            step_size=step_size(setting),
-            start=setting["start"],
-            update=setting["update"],
-            weight=setting["weight"],
-            detach_clean=setting["detach_clean"],
-        )
+    """The same ascent, differentiated through; `detach_clean=None` cuts the leader's clean side where there are no labels."""
+    return sp.recipes.salt(
+        model,
+        sp.cross_entropy,
+        ball=sp.L2(setting["radius"]),
+        steps=setting["steps"],
+        step_size=step_size(setting),
+        start=setting["start"],
+        update=setting["update"],
+        weight=setting["weight"],
+        detach_clean=setting["detach_clean"],
     )
 
 
@@ -88,16 +61,14 @@ def step_size(setting: Setting) -> float | None:
 
 def adversarial_dropout(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """JS to the network under the worst mask of its hidden units, within a share of `flips`."""
-    return Both(
-        sp.recipes.adversarial_dropout(
-            model,
-            sp.cross_entropy,
-            at=HIDDEN,
-            fraction=setting["flips"],
-            rounds=setting["steps"],
-            weight=setting["weight"],
-            detach_clean=True,
-        )
+    return sp.recipes.adversarial_dropout(
+        model,
+        sp.cross_entropy,
+        at=HIDDEN,
+        ball=sp.Flips(setting["flips"]),
+        steps=setting["steps"],
+        weight=setting["weight"],
+        detach_clean=True,
     )
 
 
@@ -105,12 +76,12 @@ def random_dropout(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """JS to the network under a random mask that drops the same share of units."""
     by = sp.Bernoulli(1 - setting["flips"])
     term = sp.Term(HIDDEN, by, sp.js, setting["weight"], detach_clean=True)
-    return Both(sp.Objective(model, sp.cross_entropy, term))
+    return sp.Objective(model, sp.cross_entropy, term)
 
 
 def r_drop(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """Two passes under random dropout against each other."""
-    return Both(sp.recipes.r_drop(model, sp.cross_entropy, weight=setting["weight"]))
+    return sp.recipes.r_drop(model, sp.cross_entropy, weight=setting["weight"])
 
 
 ASCENT: dict[str, Value] = {"radius": 2.0, "steps": 1, "step_size": 0.0, "start": 1.0, "update": "normalised"}
@@ -120,8 +91,15 @@ METHODS = (
     Method("dropout", "the same with dropout in the hidden layers", plain, {"keep": 0.5}),
     Method("noise", "KL to a random point nearby", noise, {"radius": 2.0, "weight": 1.0}, SMALLER),
     Method("vat", "KL to the worst point nearby", vat, {"radius": 2.0, "start": 10.0, "weight": 1.0}, SMALLER),
+    Method(
+        "vat_entropy",
+        "VAT, and be sure of what is predicted",
+        vat_entropy,
+        {"radius": 2.0, "start": 10.0, "weight": 1.0, "entropy": 1.0},
+        SMALLER,
+    ),
     Method("pgd", "SALT's ascent, not differentiated", pgd, {**ASCENT, "weight": 1.0}, SMALLER),
-    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0, "detach_clean": False}, SMALLER),
+    Method("salt", "the ascent differentiated", salt, {**ASCENT, "weight": 1.0, "detach_clean": None}, SMALLER),
     Method(
         "adversarial_dropout",
         "the worst mask of the hidden units",

@@ -34,7 +34,7 @@ def answers(model: nn.Module, split: Split, size: int = 64) -> Tensor:
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
     """GLUE's figures, in percent: Pearson and Spearman for scores; accuracy, Matthews, F1 and ECE for classes."""
-    outputs, targets = answers(model, split), split.targets
+    outputs, targets = answers(model, split).cpu(), split.targets.cpu()
     if outputs.shape[1] == 1:
         scores = outputs[:, 0].tolist()
         flat = len(set(scores)) < 2  # a constant has no correlation
@@ -60,12 +60,10 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
         return []
     test = data.test or data.validation
     with torch.no_grad():
-        said, held = answers(model, test), answers(model, data.validation)
-    temperature = fit_temperature(held, data.validation.targets)
+        said, held = answers(model, test).cpu(), answers(model, data.validation).cpu()
+    temperature, targets = fit_temperature(held, data.validation.targets.cpu()), test.targets.cpu()
     note = f"temperature {temperature:.3g}, fitted on validation"
     return [
-        reliability(said.softmax(-1), test.targets),
-        reliability(
-            (said / temperature).softmax(-1), test.targets, title="Reliability at a fitted temperature", note=note
-        ),
+        reliability(said.softmax(-1), targets),
+        reliability((said / temperature).softmax(-1), targets, title="Reliability at a fitted temperature", note=note),
     ]

@@ -100,4 +100,13 @@ ADD: dict[str, Value] = {**OFF, "weight": 0.1, "ramp": 100.0, "delta": 0.06, "st
 SOONER: dict[str, dict[str, Value]] = {"tiny": {"ramp": 0.5}, "small": {"ramp": 4.0}}
 WIDER: dict[str, dict[str, Value]] = {**SOONER, "tiny": {"ramp": 0.5, "delta": 0.1}}
 
-METHODS: tuple[Method, ...] = (Method("plain", "AWD-LSTM", plain),)
+METHODS: tuple[Method, ...] = (
+    Method("plain", "AWD-LSTM", plain),
+    Method("variational_dropout", "a random recurrent mask a row", variational, {"keep": 0.75, "drop_weights": 0.0}),
+    Method("expectation_linear", "whole against dropped weights", expectation, {**OFF, "weight": 0.25, "ramp": 0.0}),
+    Method("fraternal_dropout", "two draws of every mask", fraternal, {**OFF, "weight": 0.15, "ramp": 0.0}),
+    Method("adversarial_dropout", "the worst mask of recurrent weights, K = 1", adversarial_weights, ADD, WIDER),
+    Method("adversarial_dropout_k2", "the same, K = 2", adversarial_weights, {**ADD, "steps": 2}, WIDER),
+    Method("adversarial_dropout_states", "the worst recurrent mask a row", adversarial_states, ADD, WIDER),
+    Method("r_drop", "two draws of every mask, KL", r_drop, {**OFF, "weight": 1.0, "ramp": 0.0}),
+)

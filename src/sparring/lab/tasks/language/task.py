@@ -58,7 +58,16 @@ SMALL: dict[str, Value] = {
     "window": 35, "size": 200, "hidden": 400, "layers": 2, "alpha": 1.0,
     "drop_words": 0.05, "drop_input": 0.25, "drop_hidden": 0.2, "drop_output": 0.3, "drop_weights": 0.3,
 }  # fmt: skip
-TINY: dict[str, Value] = {**SMALL, "epochs": 2, "batch": 8, "window": 20, "size": 24, "hidden": 32, "lr": 10.0}
+TINY: dict[str, Value] = {
+    **SMALL,
+    "epochs": 2,
+    "words": 5_000,
+    "batch": 8,
+    "window": 20,
+    "size": 24,
+    "hidden": 32,
+    "lr": 10.0,
+}
 
 
 def language_task(name: str, summary: str, paper: dict[str, Value]) -> Task:
@@ -85,6 +94,7 @@ def fine_tuned(base: Task) -> Task:
     own: dict[str, Value] = {"average": "always", "patience": 6, "alpha": 0.0, "beta": 0.0, "first_epochs": 0}
     lengths = {"tiny": 1, "small": 6, "paper": 500}
     scales = {scale: {**values, **own, "epochs": lengths[scale]} for scale, values in base.scales.items()}
+    scales["tiny"]["first_epochs"] = 1
     methods = tuple(
         Method(method.name, method.summary + ", then fine-tuned", plain, {**regularisers(method), **mask_rates(method)})
         for method in base.methods

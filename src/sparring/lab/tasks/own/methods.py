@@ -42,7 +42,7 @@ def at_input(recipe: Recipe, penalised: bool, noise: bool = False) -> Callable[[
         if noise:
             options["by"] = sp.Noise(ball)
         if "distance" in setting:
-            options["xi"] = setting["distance"]
+            options["start"] = setting["distance"]
         return recipe(model, loss_of(data), ball=ball, weight=setting["weight"], **options)
 
     return objective
@@ -61,7 +61,7 @@ def adversarial_dropout(model: nn.Module, setting: Setting, data: Data) -> Train
         model,
         loss_of(data),
         at=sp.Mask(setting["masked"]),
-        fraction=setting["flips"],
+        ball=sp.Flips(setting["flips"]),
         penalty=penalty,
         weight=setting["weight"],
     )
@@ -108,7 +108,7 @@ def at_scores(recipe: Recipe) -> Callable[[nn.Module, Setting, Data], Trainable]
     """A recipe whose ball lies around the attention scores of a sentence."""
 
     def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
-        return recipe(model, sp.cross_entropy, at=setting["scores"], epsilon=setting["radius"])
+        return recipe(model, sp.cross_entropy, at=setting["scores"], ball=sp.L2(setting["radius"]))
 
     return objective
 

@@ -1,6 +1,10 @@
 """Compile a C source on first use where there is a compiler, keep the result in a cache, never insist.
 
-`SPARRING_NATIVE=0` switches native code off; `SPARRING_CACHE` moves the cache (default: the user's cache folder).
+`SPARRING_NATIVE=0` switches native code off; `SPARRING_CACHE` moves the cache (default: the user's cache folder); `CC`
+is the compiler, with arguments if need be.
+
+Code is loaded from the cache only if nobody else can have put it there (the folder and the file belong to this user or
+to root, and others may not write them) and if it is what was compiled (the file's name holds its SHA-256).
 """
 
 import ctypes
@@ -9,10 +13,14 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 log = logging.getLogger("sparring")
@@ -37,12 +45,18 @@ def library() -> ctypes.CDLL | None:
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     try:
-        loaded = ctypes.CDLL(str(build()))
-    except (OSError, subprocess.SubprocessError) as reason:
-        log.info("native recurrent kernel not available, plain PyTorch runs instead: %s", reason)
+        with _folder() as folder:
+            loaded = ctypes.CDLL(str(build(folder)))
+        for name in ("sparring_pack", "sparring_forward", "sparring_backward"):
+            getattr(loaded, name).restype = None
+    except subprocess.CalledProcessError as reason:
+        said = (reason.stderr or b"").decode(errors="replace").strip().splitlines()
+        words = said[0] if said else f"exit code {reason.returncode}"
+        log.warning("native recurrent kernel does not compile, plain PyTorch runs instead (slower): %s", words)
         return None
-    for name in ("sparring_pack", "sparring_forward", "sparring_backward"):
-        getattr(loaded, name).restype = None
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as reason:
+        log.info("native recurrent kernel not available, plain PyTorch runs instead (slower): %s", reason)
+        return None
     return loaded
 
 
@@ -54,36 +68,66 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparring"
 
 
-def build(folder: Path | None = None) -> Path:
-    """Path of the compiled library: taken from the cache, or compiled into it.
-
-    The name carries a hash of the source, the flags, the compiler and the processor. The file is written beside its
-    place and renamed, so that another process sees all of it or nothing. A cache that cannot be written is replaced by a
-    private temporary folder.
-    """
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C compiler found")
-    key = hashlib.sha256("\0".join([SOURCE.read_text(), *FLAGS, _version(compiler), _processor()]).encode()).hexdigest()
-    folder = folder or cache_folder()
-    target = folder / f"recurrent-{key[:24]}.so"
-    if target.exists():
-        return target
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """The cache, or where it cannot be used a private folder that is gone once the library is loaded."""
+    folder = cache_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _compile(compiler, target)
+        if not ours(folder.stat()):
+            raise PermissionError("it belongs to somebody else, or others may write it; chmod go-w makes it safe")
+        if not os.access(folder, os.W_OK) and not any(folder.glob("recurrent-*.so")):
+            raise PermissionError("it cannot be written")
     except OSError as reason:
-        private = Path(tempfile.mkdtemp(prefix="sparring-"))
-        log.info("cache %s cannot be written (%s), building in %s", folder, reason, private)
-        return _compile(compiler, private / target.name)
+        log.warning("cache %s is not used (%s); the native kernel is compiled anew for this process", folder, reason)
+    else:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="sparring-") as private:
+        yield Path(private)
 
 
-def _compile(compiler: str, target: Path) -> Path:
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".so", delete=False) as half_written:
+def ours(found: os.stat_result) -> bool:
+    """Whether nobody but this user and root can have written a file or folder."""
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def build(folder: Path) -> Path:
+    """Path of the compiled library in `folder`: found there whole, or compiled into it.
+
+    The name carries a hash of the source, the flags, the compiler and the processor, then the SHA-256 of the library.
+    The file is written beside its place, brought to the disk and renamed: another process sees all of it or nothing.
+    """
+    compiler = _compiler()
+    parts = [SOURCE.read_text(), *FLAGS, *compiler, _version(compiler), _processor()]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    for found in sorted(folder.glob(f"recurrent-{key}-*.so")):
+        if _whole(found):
+            return found
+        log.warning("%s is damaged or not ours; it is compiled again", found)
+        found.unlink(missing_ok=True)
+    return _compile(compiler, folder, key)
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file is ours and holds what its name says."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or not ours(found):
+        return False
+    return hashlib.sha256(path.read_bytes()).hexdigest() == path.stem.rpartition("-")[2]
+
+
+def _compile(compiler: list[str], folder: Path, key: str) -> Path:
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as half_written:
         pass
     try:
-        command = [compiler, *FLAGS, str(SOURCE), "-o", half_written.name]
+        command = [*compiler, *FLAGS, str(SOURCE), "-o", half_written.name]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
+        os.chmod(half_written.name, 0o600)
+        with open(half_written.name, "rb+") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        target = folder / f"recurrent-{key}-{digest}.so"
         os.replace(half_written.name, target)
     finally:
         Path(half_written.name).unlink(missing_ok=True)
@@ -91,8 +135,25 @@ def _compile(compiler: str, target: Path) -> Path:
     return target
 
 
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=30).stdout
+def _compiler() -> list[str]:
+    """The compiler and the arguments that come with it.
+
+    >>> os.environ["CC"] = "gcc -m64"
+    >>> _compiler()
+    ['gcc', '-m64']
+    >>> del os.environ["CC"]
+    """
+    chosen = shlex.split(os.environ.get("CC") or "")
+    if chosen:
+        return chosen
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if found is None:
+        raise FileNotFoundError("no C compiler found")
+    return [found]
+
+
+def _version(compiler: list[str]) -> str:
+    return subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 def _processor() -> str:

@@ -1,8 +1,6 @@
-"""The two terms of learned dropout: an estimated gradient for the rates, and the KL from their prior."""
+"""An estimated gradient for the rates of learned dropout."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,20 +8,17 @@ from torch import Tensor
 from ..estimators.antithetic import ARM
 from ..estimators.enumeration import Enumerate
 from ..estimators.sampling import Estimator, surrogate
-from ..nn import BernoulliDropout, ConcreteDropout, Consumers, GaussianDropout, dropout_kl, find_consumers
-from ..nn.matching import match
+from ..estimators.score import Reinforce
+from ..nn import BernoulliDropout
+from ..passes.step import Step
 from ..penalties import full_precision
-from ..sites import Slot
 from ..sites.learned import LearnedMask, draw_of
-
-if TYPE_CHECKING:
-    from ..passes.step import Step
-
-Weights = Mapping[str, Tensor | Sequence[Tensor]]
+from ..sites.site import Slot
+from .playable import Playable
 
 
 @dataclass(frozen=True)
-class LearnedRates:
+class LearnedRates(Playable):
     """Give the logits of learnable dropout the gradient of the expected supervised loss; adds nothing to its value.
 
     The clean pass has drawn the masks and trains the model; the estimator asks for the loss under other masks, in
@@ -40,7 +35,7 @@ class LearnedRates:
     Args:
         at: which `BernoulliDropout` layers, a glob; all by default. Layers in evaluation or frozen are left alone.
         estimator: `ARM()`, `DisARM()`, `LeaveOneOut()`, `Reinforce()` or `Enumerate()`.
-        weight: factor of the gradient; the objective's `clean_weight`, if that is not 1.
+        weight: factor of the gradient.
         joint: credit every mask with the whole batch's loss instead of its own example's. Needed for an unbiased
             estimate where examples interact after a learnable dropout (batch norm in training mode); noisier. Not with
             `Enumerate()` or `Reinforce("batch")`, which look at one example at a time.
@@ -58,7 +53,9 @@ class LearnedRates:
     site: LearnedMask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        per_example = isinstance(self.estimator, Enumerate) or getattr(self.estimator, "baseline", None) == "batch"
+        per_example = isinstance(self.estimator, Enumerate) or (
+            isinstance(self.estimator, Reinforce) and self.estimator.baseline == "batch"
+        )
         if self.joint and per_example:
             raise ValueError(
                 f"joint=True credits the whole batch, which {self.estimator} takes apart; use ARM() or DisARM()"
@@ -66,18 +63,14 @@ class LearnedRates:
         object.__setattr__(self, "site", LearnedMask(self.at))
 
     @property
-    def sites(self) -> tuple[LearnedMask, ...]:
+    def sites(self) -> tuple[LearnedMask, ...]:  # type: ignore[override]
         return (self.site,)
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.weight == 0
 
-    @property
-    def label_free(self) -> bool:
-        return False
-
-    def play(self, step: "Step") -> Tensor | None:
+    def play(self, step: Step) -> Tensor | None:
         """A per-example charge of value zero whose gradient is the estimate."""
         learning = [pair for pair in self._layers(step) if pair[1].training and pair[1].logits.requires_grad]
         if not learning:
@@ -114,86 +107,14 @@ class LearnedRates:
             gradients = [g if s.valid is None else g * s.valid for g, s in zip(gradients, slots)]
         means = {f"keep/{slot.name}": layer.keep.detach().mean() for slot, layer in learning}
         tried = torch.stack(seen or [step.losses.detach()])  # (masks tried, B)
-        step.note(self.name, penalty=tried.mean(), unperturbed=(~tried.isfinite()).sum(), **means)
+        step.note(penalty=tried.mean(), unperturbed=(~tried.isfinite()).sum(), **means)
         return self.weight * surrogate(attached, gradients)
 
-    def _layers(self, step: "Step") -> list[tuple[Slot, BernoulliDropout]]:
+    def _layers(self, step: Step) -> list[tuple[Slot, BernoulliDropout]]:
         modules = step.layout.matches[self.site]
         found = []
         for slot in step.slots(self.site):
-            layer = modules.get(slot.name.partition("#")[0], step.model)
+            layer = modules.get(slot.module, step.model)
             assert isinstance(layer, BernoulliDropout)
             found.append((slot, layer))
         return found
-
-
-@dataclass
-class DropoutKL:
-    """Charge the KL of learned dropout from its prior, divided by the size of the data set.
-
-    >>> from torch import nn
-    >>> import sparring as sp
-    >>> model = nn.Sequential(nn.Linear(2, 4), sp.nn.ConcreteDropout(), nn.Linear(4, 2))
-    >>> objective = sp.Objective(model, sp.cross_entropy, DropoutKL(prior_scale=1.0, dataset_size=1000))
-    >>> objective(torch.randn(8, 2), torch.zeros(8, dtype=torch.long)).backward()
-    >>> sorted(objective.diagnostics)[0]
-    'backward_passes'
-
-    Args:
-        prior_scale: standard deviation s of the weights' Gaussian prior.
-        dataset_size: N; the supervised loss is a mean over examples, so the KL is divided by it.
-        at: which layers, a glob over Bernoulli, Concrete and Gaussian dropout.
-        weights: the consuming weights by layer name, `(out, units, ...)` or several of them; what is not given is found
-            from the model (once, on a copy, with the first batch where the structure does not tell).
-        weight: factor of the whole term.
-        name: how diagnostics call the term.
-
-    Paper: section 2.2, eq. 3.
-    """
-
-    prior_scale: float
-    dataset_size: int
-    at: str = "**"
-    weights: Weights | None = None
-    weight: float = 1.0
-    name: str = "dropout_kl"
-    _found: dict[str, Consumers] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.prior_scale <= 0:
-            raise ValueError(f"prior_scale={self.prior_scale} must be positive")
-        if self.dataset_size < 1:
-            raise ValueError(f"dataset_size={self.dataset_size} must be the number of training examples")
-
-    @property
-    def sites(self) -> tuple[()]:
-        return ()
-
-    @property
-    def idle(self) -> bool:
-        return self.weight == 0
-
-    @property
-    def label_free(self) -> bool:
-        return True
-
-    def play(self, step: "Step") -> Tensor:
-        """The weighted KL over N, a scalar; differentiable in the rates and the weights."""
-        given = self.weights or {}
-        learned = BernoulliDropout | ConcreteDropout | GaussianDropout
-        layers = match(step.model, self.at, lambda m: isinstance(m, learned), "learned dropout layer")
-        missing = [name for name in layers if name not in given and name not in self._found]
-        if missing:
-            self._found.update(find_consumers(step.model, missing, step.inputs))
-        pieces = []
-        for name, layer in layers.items():
-            norms = _given_norms(given[name]) if name in given else self._found[name].norms(step.model)
-            pieces.append(dropout_kl(layer, norms, self.prior_scale))
-        kl = torch.stack(pieces).sum()
-        step.note(self.name, penalty=kl.detach() / self.dataset_size)
-        return self.weight / self.dataset_size * kl
-
-
-def _given_norms(weights: Tensor | Sequence[Tensor]) -> Tensor:
-    several = [weights] if isinstance(weights, Tensor) else list(weights)
-    return torch.stack([w.square().transpose(0, 1).flatten(1).sum(1) for w in several]).sum(0)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..sites.watched import pair_cosines
+from .gradients import pair_cosines
 
 
 def adp(

@@ -18,7 +18,7 @@ SHORT = {"epochs": 1, "hidden": 16}
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def do(wanted, cores, *rest):
+    def do(wanted, cores, **rest):
         for job in wanted:
             execute(job.setting, job.path)
         return {}
@@ -45,7 +45,7 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     plan, calls = plan_of(tmp_path, "radius=0.1:10:log"), []
     real = cli_work.do_jobs
 
-    def stop_at_second(wanted, cores, *rest):
+    def stop_at_second(wanted, cores, **rest):
         calls.append(wanted)
         if len(calls) == 2:
             raise Interrupted("stopped")
@@ -65,7 +65,7 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_diverged_trial_counts_without_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = cli_work.do_jobs
 
-    def diverge(wanted, cores, *rest):
+    def diverge(wanted, cores, **rest):
         bad = {job: Diverged("the loss is nan") for job in wanted if job.setting["radius"] > 1}
         real([job for job in wanted if job not in bad], cores)
         return bad
@@ -83,7 +83,7 @@ def test_bad_ranges_are_one_sentence(text: str) -> None:
 
 
 def test_bad_names_and_storages_fail_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_work, "do_jobs", lambda *a: pytest.fail("ran"))
+    monkeypatch.setattr(cli_work, "do_jobs", lambda *a, **k: pytest.fail("ran"))
     with pytest.raises(LabError, match="did you mean radius"):
         sweep_all(plan_of(tmp_path, "radus=1:2"), 1, 1)
     broken = sweep.Plan(**{**vars(plan_of(tmp_path, "radius=1:2")), "storage": "nonsense://x"})

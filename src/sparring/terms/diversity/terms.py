@@ -1,6 +1,5 @@
 """ADP, DEG and TRS as terms of an objective: alone, together, and beside adversarial training."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..passes.calls import Pass
-from ..passes.step import Step
-from ..sites.watched import WatchedInput, input_gradients
-from .diversity_measures import adp, deg, magnitude, similarity
-
-Schedule = float | Callable[[int], float]
+from ...passes.one import Pass
+from ...passes.step import Step
+from ...sites.watched import WatchedInput
+from ..playable import Playable, Weight, at_step
+from .gradients import input_gradients
+from .measures import adp, deg, magnitude, similarity
 
 
 def members_of(output: Any) -> Tensor:
@@ -47,7 +46,7 @@ def clean_gradients(step: Step) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ADP:
+class ADP(Playable):
     """Adaptive diversity promoting: entropy of the ensemble and the volume its members span on the wrong classes.
 
     >>> import sparring as sp
@@ -70,21 +69,19 @@ class ADP:
     entropy: float = 2.0
     determinant: float = 0.5
     name: str = "adp"
-    sites: tuple[()] = ()
-    label_free: bool = False
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.entropy == 0 and self.determinant == 0
 
     def play(self, step: Step) -> Tensor:
         charge = adp(members_of(step.raw), step.targets, self.entropy, self.determinant)
-        step.note(self.name, penalty=charge.detach().mean())
+        step.note(penalty=charge.detach().mean())
         return charge
 
 
 @dataclass(frozen=True)
-class DEG:
+class DEG(Playable):
     """Dispersed ensemble gradients: members' input gradients should point apart. Differentiates twice.
 
     >>> DEG(weight=0.0).idle
@@ -99,21 +96,21 @@ class DEG:
 
     weight: float = 0.01
     name: str = "deg"
-    sites: tuple[WatchedInput] = (WatchedInput(),)
-    label_free: bool = False
+
+    sites = (WatchedInput(),)
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.weight == 0
 
     def play(self, step: Step) -> Tensor:
         charge = deg(clean_gradients(step))
-        step.note(self.name, penalty=charge.detach().mean(), weight=self.weight)
+        step.note(penalty=charge.detach().mean(), weight=self.weight)
         return self.weight * charge
 
 
 @dataclass(frozen=True)
-class TRS:
+class TRS(Playable):
     """Transferability reduced smooth ensemble: gradients that differ in direction and are small around the data.
 
     >>> TRS(similarity=0.0, smoothness=0.0).idle
@@ -139,43 +136,38 @@ class TRS:
 
     similarity: float = 40.0
     smoothness: float = 2.5
-    epsilon: Schedule = 0.03
+    epsilon: Weight = 0.03
     steps: int = 6
     bounds: tuple[float, float] | None = (0.0, 1.0)
     released_scale: bool = False
     name: str = "trs"
-    sites: tuple[WatchedInput] = (WatchedInput(),)
-    label_free: bool = False
+
+    sites = (WatchedInput(),)
 
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"TRS(steps={self.steps}): 0 leaves the inputs at their random start, less is impossible")
 
     @property
-    def idle(self) -> bool:
+    def idle(self) -> bool:  # type: ignore[override]
         return self.similarity == 0 and self.smoothness == 0
-
-    @property
-    def weight(self) -> Schedule:
-        """Callable when epsilon is, so that the objective counts the training steps."""
-        return self.epsilon if callable(self.epsilon) else 1.0
 
     def play(self, step: Step) -> Tensor:
         gradients = clean_gradients(step)
         alike = similarity(gradients)
-        step.note(self.name, similarity=alike.detach().mean())
+        step.note(similarity=alike.detach().mean())
         if self.smoothness == 0:
             return self.similarity * alike
         still = len(gradients) // 2
         factor = 1.0 / len(gradients) if self.released_scale else 1.0
         moved = self._moved_gradients(step, still)
         rough = magnitude(factor * torch.cat([gradients[:still], moved]))
-        step.note(self.name, smoothness=rough.detach().mean(), penalty=(alike + rough).detach().mean())
+        step.note(smoothness=rough.detach().mean(), penalty=(alike + rough).detach().mean())
         return self.similarity * alike + self.smoothness * rough
 
     def _moved_gradients(self, step: Step, still: int) -> Tensor:
         """Members' gradients, with graph, where the second half of the batch has been moved to."""
-        epsilon = float(self.epsilon(step.number)) if callable(self.epsilon) else self.epsilon
+        epsilon = at_step(self.epsilon, step.number)
         (slot,) = step.slots(WatchedInput())
         clean, targets = slot.value[still:].detach(), step.targets[still:]
         if self.bounds is not None and bool(((clean < self.bounds[0]) | (clean > self.bounds[1])).any()):

@@ -1,0 +1,5 @@
+"""Recommending from likes."""
+
+from .task import TASKS
+
+__all__ = ["TASKS"]

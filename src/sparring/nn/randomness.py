@@ -1,0 +1,158 @@
+"""The random state of every generator that a forward pass may draw from: look at it, put it back, start a fresh one.
+
+torch's generators on every device of the model, and the two that models use behind its back: numpy's global one (SpecAugment in
+Hugging Face's audio models) and Python's.
+"""
+
+import ctypes
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .matching import walk
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """Generator states: torch's by device (the CPU's is always there), and those outside torch by name where they matter."""
+
+    states: dict[torch.device, Tensor]
+    outside: dict[str, Any] = field(default_factory=dict)
+
+    def restore(self) -> None:
+        for device, state in self.states.items():
+            if device.type == "cpu":
+                torch.set_rng_state(state)
+            else:
+                torch.get_device_module(device).set_rng_state(state, device)
+        for name, state in self.outside.items():
+            _OUTSIDE[name][1](state)
+
+    def beside(self) -> "RandomState":
+        """The present state of the same generators."""
+        return RandomState(_states(tuple(self.states)), {name: _OUTSIDE[name][0]() for name in self.outside})
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random.get_state(legacy=False)
+
+
+def _set_numpy_state(state: Any) -> None:
+    if state is not None:
+        sys.modules["numpy"].random.set_state(state)
+
+
+_OUTSIDE = {"python": (random.getstate, random.setstate), "numpy": (_numpy_state, _set_numpy_state)}
+
+
+def _states(devices: tuple[torch.device, ...]) -> dict[torch.device, Tensor]:
+    return {
+        d: torch.get_rng_state() if d.type == "cpu" else torch.get_device_module(d).get_rng_state(d) for d in devices
+    }
+
+
+def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
+    """The CPU and every accelerator on which the model keeps a parameter or buffer."""
+    used = {
+        tensor.device
+        for _, module in walk(model)
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
+    return (CPU, *sorted((d for d in used if d.type not in ("cpu", "meta")), key=str))
+
+
+def current(devices: tuple[torch.device, ...] = (CPU,)) -> RandomState:
+    """A copy of torch's present state."""
+    return RandomState(_states(devices))
+
+
+def fresh(devices: tuple[torch.device, ...] = (CPU,), outside: bool = False) -> RandomState:
+    """A new state, seeded by one draw from the global generator: independent noise that can be replayed.
+
+    Args:
+        devices: of the model.
+        outside: seed numpy's and Python's generators as well.
+    """
+    seed = int(torch.randint(2**62, ()))
+    states = {d: torch.Generator(d).manual_seed(seed).get_state() for d in devices}
+    if not outside:
+        return RandomState(states)
+    others: dict[str, Any] = {"python": random.Random(seed).getstate()}
+    if "numpy" in sys.modules:
+        others["numpy"] = sys.modules["numpy"].random.RandomState(seed % 2**32).get_state(legacy=False)
+    return RandomState(states, others)
+
+
+class Watch:
+    """What a clean pass drew: begun before it, asked after it. Generators that did not move need not be put back."""
+
+    def __init__(self, devices: tuple[torch.device, ...]) -> None:
+        self.before = RandomState(_states(devices))
+        self.python = random.getstate()
+        self.numpy = _NumpyMark()
+
+    def moved(self) -> RandomState | None:
+        """The state before the pass of the generators that moved during it; None if none did."""
+        now = _states(tuple(self.before.states))
+        states = {d: s for d, s in self.before.states.items() if not torch.equal(s, now[d])}
+        outside: dict[str, Any] = {}
+        if random.getstate() != self.python:
+            outside["python"] = self.python
+        if (state := self.numpy.moved()) is not None:
+            outside["numpy"] = state
+        return RandomState(states, outside) if states or outside else None
+
+
+class _NumpyMark:
+    """numpy's global state now. Asking numpy for a copy takes as long as a small forward pass, so its memory is read instead."""
+
+    SIZE = 4 * 625  # MT19937: 624 words and the position
+
+    def __init__(self) -> None:
+        self.key = self._read()
+
+    def _read(self) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return None
+        generator = numpy.random.get_bit_generator()
+        if type(generator).__name__ != "MT19937":
+            return numpy.random.get_state(legacy=False)
+        return ctypes.string_at(generator.ctypes.state_address, self.SIZE)
+
+    def moved(self) -> Any:
+        """numpy's state at the mark if it moved since, else None."""
+        now = self._read()
+        if self.key is None or now == self.key:
+            return None
+        if not isinstance(self.key, bytes):
+            return self.key
+        numpy = sys.modules["numpy"]
+        words = numpy.frombuffer(self.key, dtype=numpy.uint32).copy()
+        state = numpy.random.get_state(legacy=False)
+        state["state"] = {"key": words[:624], "pos": int(words[624])}
+        return state
+
+
+@contextmanager
+def drawing_from(state: RandomState | None) -> Iterator[None]:
+    """Run a block on `state` and put the generators back as they were, whatever happens inside."""
+    if state is None:
+        yield
+        return
+    outside = state.beside()
+    state.restore()
+    try:
+        yield
+    finally:
+        outside.restore()

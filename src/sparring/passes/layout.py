@@ -1,0 +1,106 @@
+"""Where passes must act on a model, looked up once: sites, normalisation layers, fused layers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from ..nn.matching import walk
+from ..sites.site import Site
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a model is made of, kept until its modules change: a large model takes long to search.
+
+    Attributes:
+        members: every module with its own part of the name.
+        moving: what changes its own statistics when it runs in training mode: batch and instance norm, spectral norm.
+        fused: whether torch's fused transformer layer may skip inner modules, and with them every site inside.
+        matches: the modules of each site.
+    """
+
+    members: tuple[tuple[str, nn.Module], ...]
+    moving: tuple[object, ...]
+    fused: bool
+    matches: dict[Site, dict[str, nn.Module]]
+
+    @classmethod
+    def of(cls, model: nn.Module, sites: Sequence[Site], known: "Layout | None" = None) -> "Layout":
+        """Look, unless `known` says the same of the same modules."""
+        members = tuple(walk(model))
+        if known is not None and known.members == members and all(site in known.matches for site in sites):
+            return known
+        fused = any(isinstance(m, nn.TransformerEncoderLayer | nn.MultiheadAttention) for _, m in members)
+        return cls(members, moving_parts(model), fused, {site: site.modules(model) for site in sites})
+
+    @property
+    def batch_statistics(self) -> bool:
+        """Whether examples of a batch meet in a normalisation layer now."""
+        return any(isinstance(m, _BatchNorm) and (m.training or not m.track_running_stats) for m in self.moving)
+
+
+def moving_parts(model: nn.Module) -> tuple[object, ...]:
+    """Everything whose buffers move when it runs in training mode."""
+    found: list[object] = []
+    for _, module in walk(model):
+        if isinstance(module, _BatchNorm | _InstanceNorm | _SpectralNorm):
+            found.append(module)
+        found.extend(hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm))
+    return tuple(found)
+
+
+class Stillness:
+    """Holds statistics still: batch statistics are used as the mode says, but averages and power iterations do not move."""
+
+    def __init__(self, parts: Sequence[object]) -> None:
+        self.parts = parts
+        self.before: list[tuple[object, str, object]] = []
+
+    def begin(self) -> None:
+        for part in self.parts:
+            if isinstance(part, _BatchNorm):
+                if part.training and part.track_running_stats:
+                    self._set(part, "track_running_stats", False)
+            elif isinstance(part, _InstanceNorm):
+                if part.training:
+                    self._set(part, "momentum", 0.0)
+            else:
+                self._set(part, "n_power_iterations", 0)
+
+    def end(self) -> None:
+        for part, name, value in reversed(self.before):
+            setattr(part, name, value)
+        self.before.clear()
+
+    def _set(self, part: object, name: str, value: object) -> None:
+        self.before.append((part, name, getattr(part, name)))
+        setattr(part, name, value)
+
+
+@contextmanager
+def still_statistics(model: nn.Module) -> Iterator[None]:
+    """Nothing that moves when the model runs in training mode moves inside the block."""
+    held = Stillness(moving_parts(model))
+    held.begin()
+    try:
+        yield
+    finally:
+        held.end()
+
+
+@contextmanager
+def no_fast_path() -> Iterator[None]:
+    """torch's fused transformer layer skips its inner modules in evaluation, and with them every site inside."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)

@@ -1,0 +1,274 @@
+"""One pass: run a model with values placed at sites, and see what stands there."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.randomness import RandomState, current, devices_of, drawing_from, fresh
+from ..sites.site import EVERYWHERE, Site, Slot, Undo
+from .alone import alone
+from .layout import Layout, Stillness, no_fast_path
+from .recomputation import Recomputation
+from .replay import Tape, recording, replaying
+
+Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
+Valid = Callable[[str, Tensor, Tensor | None, str], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Positional and keyword arguments together."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Any) -> "Arguments":
+        """A tuple gives positional arguments, a mapping keyword arguments, anything else one argument."""
+        if isinstance(inputs, Arguments):
+            return inputs
+        if isinstance(inputs, Mapping):
+            return cls((), dict(inputs))
+        return cls(inputs if isinstance(inputs, tuple) else (inputs,), {})
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """`model(inputs)`, with the inputs as `Arguments.of` reads them."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    given = Arguments.of(inputs)
+    return model(*given.args, **given.kwargs)
+
+
+@dataclass
+class Pass:
+    """One forward pass: which sites are installed, what is placed at them, and what was seen there.
+
+    Attributes:
+        model: the network.
+        sites: every site to install; those without a placement behave as in a clean pass.
+        placements: what to put at a site: one tensor per firing, in order, or by slot name, or a function of the slot.
+        tapes: tapes that close when one of their sites fires (clean pass).
+        valid: finds the padding mask of a slot, given the one that the site itself knows.
+        devices: where random numbers may be drawn; found from the model if not given.
+        layout: where the sites and normalisation layers are; found from the model if not given.
+        sides: modules inside which everything belongs to the "source" or the "target" of a model with both.
+    """
+
+    model: nn.Module
+    sites: Sequence[Site]
+    placements: Mapping[Site, Placement] = field(default_factory=dict)
+    tapes: Sequence[Tape] = ()
+    valid: Valid | None = None
+    devices: tuple[torch.device, ...] = ()
+    layout: Layout | None = None
+    sides: Mapping[nn.Module, str] = field(default_factory=dict)
+    slots: dict[Site, list[Slot]] = field(default_factory=dict)
+    aside: RandomState | None = None
+    _side: str = "source"
+
+    def run(
+        self,
+        inputs: Any,
+        *,
+        noise: RandomState | None = None,
+        replay: Tape | None = None,
+        replay_noise: bool = True,
+        attached: bool = True,
+        clean: bool = False,
+    ) -> Any:
+        """Call the model.
+
+        Args:
+            inputs: a tensor, tuple, mapping or `Arguments`.
+            noise: random state to draw from, put back afterwards; None draws on.
+            replay: a tape whose modules need not run again.
+            replay_noise: the pass repeats the noise of the pass on the tape.
+            attached: replayed outputs keep their graph.
+            clean: statistics move, and every site must be reached.
+        """
+        layout = self.layout or Layout.of(self.model, self.sites)
+        self.layout = layout
+        self.slots = {site: [] for site in self.sites}
+        if any(callable(placement) for placement in self.placements.values()):
+            self.aside = fresh(self.devices or devices_of(self.model))
+        self._again = Recomputation(self._conditions, placed_value)
+        with ExitStack() as stack:  # only what this pass needs: each of these costs as much as a small layer
+            stack.callback(alone(self.model))
+            if noise is not None:
+                stack.enter_context(drawing_from(noise))
+            if self.sites and layout.fused:
+                stack.enter_context(no_fast_path())
+            if layout.moving:
+                self._watch_moving(stack, hold=not clean)
+            for module, side in self.sides.items() if self.sites else ():
+                self._watch_side(stack, module, side)
+            if self.sites:
+                stack.enter_context(installed(self.sites, self.visit, layout))
+            if self.tapes:
+                stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
+            if replay is not None:
+                stack.enter_context(replaying(replay, attached, replay_noise))
+            outputs = call(self.model, inputs)
+        for site in self.sites if clean else self.placements:
+            self._check(site)
+        return outputs
+
+    def visit(self, site: Site, name: str, value: Tensor, valid: Tensor | None, words: Tensor | None = None) -> Tensor:
+        for tape in self.tapes:
+            if site in tape.sites:
+                tape.close()
+        seen = self.slots[site]
+        times = sum(slot.module == name for slot in seen)
+        label = f"{name}#{times}" if times else name
+        if self.valid is not None:
+            valid = self.valid(label, value, valid, self._side)
+        valid = None if valid is EVERYWHERE else valid
+        slot = Slot(label, value, valid, words=words)
+        seen.append(slot)
+        region = self._again.enter()
+        if region is not None:
+            region.append((site, slot))
+        if site in self.placements:
+            with self._drawing_aside():
+                slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
+        return placed_value(site, value, slot.placed)
+
+    @contextmanager
+    def _drawing_aside(self) -> Iterator[None]:
+        """Placements that draw use a stream of their own: a checkpointed region must meet the same noise when it runs again."""
+        if self.aside is None:
+            yield
+            return
+        with drawing_from(self.aside):
+            yield
+            self.aside = current(tuple(self.aside.states))
+
+    def _watch_moving(self, stack: ExitStack, hold: bool) -> None:
+        """Statistics stand still where asked, and never move a second time while a checkpointed region is recomputed."""
+        assert self.layout is not None
+        if hold:
+            held = Stillness(self.layout.moving)
+            stack.callback(held.end)
+            held.begin()
+
+        def before(module: nn.Module, args: object) -> None:
+            self._again.enter()
+
+        for part in self.layout.moving:
+            if isinstance(part, nn.Module):
+                stack.callback(part.register_forward_pre_hook(before).remove)
+
+    def _watch_side(self, stack: ExitStack, module: nn.Module, side: str) -> None:
+        def before(_: nn.Module, args: object) -> None:
+            self._side = side
+
+        def after(*_: object) -> None:
+            self._side = "source"
+
+        stack.callback(module.register_forward_pre_hook(before).remove)
+        stack.callback(module.register_forward_hook(after, always_call=True).remove)
+
+    @contextmanager
+    def _conditions(self, visit: Callable[..., Tensor]) -> Iterator[None]:
+        """Under which a checkpointed region of this pass runs again."""
+        assert self.layout is not None
+        with ExitStack() as stack:
+            stack.callback(alone(self.model))
+            held = Stillness(self.layout.moving)
+            stack.callback(held.end)
+            held.begin()
+            stack.enter_context(installed(self.sites, visit, self.layout))
+            yield
+
+    def _check(self, site: Site) -> None:
+        count = len(self.slots[site])
+        if not count:
+            names = (
+                ", ".join(name or "the model" for name in list(self.layout.matches[site])[:4]) if self.layout else ""
+            )
+            raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
+        placement = self.placements.get(site)
+        if isinstance(placement, Sequence) and len(placement) != count:
+            raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
+
+
+def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
+    if placed is None:
+        return value
+    try:  # asking torch takes long, and the shapes are nearly always the same
+        shape = value.shape if placed.shape == value.shape else torch.broadcast_shapes(value.shape, placed.shape)
+    except RuntimeError:
+        shape = None
+    if site.kind == "additive":
+        if shape != value.shape:
+            raise ValueError(
+                f"{site} holds shape {tuple(value.shape)}; a perturbation of shape {tuple(placed.shape)} does not fit"
+            )
+        return value + (placed if placed.dtype == value.dtype else placed.to(value.dtype))
+    if shape is None:
+        raise ValueError(f"{site} takes a mask of shape {tuple(value.shape)}, got {tuple(placed.shape)}")
+    return placed
+
+
+def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | None:
+    if isinstance(placement, Tensor):
+        if index:
+            raise ValueError(f"{site} fires more than once ({slot.name} too): give a list or a dict of tensors by name")
+        return placement
+    if isinstance(placement, Mapping):
+        return placement.get(slot.name)
+    if callable(placement):
+        return placement(slot)
+    return placement[index] if index < len(placement) else None
+
+
+@contextmanager
+def installed(sites: Sequence[Site], visit: Callable[..., Tensor], layout: Layout) -> Iterator[None]:
+    """Hooks of all sites on, for the length of the block; off again whatever happens inside."""
+    undo: list[Undo] = []
+    try:
+        for site in sites:
+
+            def at(
+                name: str, value: Tensor, valid: Tensor | None = None, words: Tensor | None = None, site: Site = site
+            ) -> Tensor:
+                return visit(site, name, value, valid, words)
+
+            for name, module in layout.matches[site].items():
+                undo.append(site.install(name, module, at))
+        yield
+    finally:
+        for off in reversed(undo):
+            off()
+
+
+def perturbed_call(
+    model: nn.Module, placements: Mapping[Site, Placement], *args: Any, record: bool = False, **kwargs: Any
+) -> Any:
+    """Call a model with values placed at sites; nothing stays behind on the model.
+
+    >>> import sparring as sp
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> x = torch.ones(1, 2)
+    >>> outputs, seen = sp.perturbed_call(model, {sp.Output("0"): torch.zeros(1, 2)}, x, record=True)
+    >>> list(seen[sp.Output("0")])
+    ['0']
+
+    Args:
+        model: any module, ours or not.
+        placements: site -> a tensor, one tensor per firing, tensors by slot name, or a function of the `Slot`. Additive sites
+            add it, mask sites use it as the multiplier. A site that maps to an empty dict is only watched.
+        args: positional arguments of the model.
+        record: also return what stands at each site (before the perturbation), by site and slot name.
+        kwargs: keyword arguments of the model.
+    """
+    one = Pass(model, tuple(placements), placements)
+    outputs = one.run(Arguments(args, kwargs), clean=True)
+    if not record:
+        return outputs
+    return outputs, {site: {slot.name: slot.value for slot in slots} for site, slots in one.slots.items()}

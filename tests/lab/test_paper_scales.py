@@ -1,0 +1,126 @@
+"""Every number of the `paper` scales of the recurrent tasks, with its source beside it.
+
+P: Adversarial Dropout for Recurrent Neural Networks (section or appendix). S: its released code for sequential MNIST
+(train.py, utilities.py). T: its released code for text. L: its language model, as noted from its authors. A: AWD-LSTM's
+repository (README and defaults). F: fraternal dropout's repository. M: Miyato, Dai and Goodfellow (2017) and their code.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import sparring as sp
+from sparring.lab.models.recurrent import SequenceClassifier
+from sparring.lab.registry import task
+from sparring.lab.tasks.sequences.task import order
+
+SEQUENCES = [
+    ("plain", "hidden", 100, "P 5.1"), ("plain", "epochs", 250, "S num_epochs"), ("plain", "batch", 100, "S batch_size"),
+    ("plain", "optimiser", "rmsprop", "P app. 4"), ("plain", "smoothing", 0.5, "P app. 4"), ("plain", "lr", 1e-3, "P app. 4"),
+    ("plain", "clip_value", 1.0, "S clip_by_value; P app. 4 says by norm"), ("plain", "clip", 0.0, "S"),
+    ("plain", "schedule", "gaussian", "S rampdown"), ("plain", "decay_from", 0.8, "P app. 4: the last 50 epochs"),
+    ("plain", "init", "released", "S orthogonal_initializer"), ("plain", "step", 1, "P 5.1: pixel by pixel"),
+    ("plain", "pool", 1, "P 5.1"), ("plain", "examples", 0, "S: 55,000 images"), ("plain", "tested", 0, "S: 10,000 images"),
+    ("variational_dropout", "keep", 0.9, "P app. 4"), ("fraternal_dropout", "keep", 0.9, "P app. 4"),
+    ("fraternal_dropout", "weight", 1.0, "P app. 4: lambda_T = 1"),
+    ("adversarial_dropout", "flips", 0.03, "P 5.1"), ("adversarial_dropout", "steps", 1, "P table 1"),
+    ("adversarial_dropout_k2", "steps", 2, "P table 1"), ("adversarial_dropout", "penalty", "js", "P app. 4"),
+    ("adversarial_dropout", "weight", 1.0, "S lamb"), ("adversarial_dropout", "ramp", 50 / 250, "S rampup(i, 50)"),
+]  # fmt: skip
+LANGUAGE = [
+    ("plain", "layers", 3, "P 5.3"), ("plain", "size", 400, "P 5.3"), ("plain", "hidden", 1150, "P 5.3"),
+    ("plain", "epochs", 750, "L"), ("plain", "optimiser", "sgd", "A"), ("plain", "momentum", 0.0, "A"),
+    ("plain", "lr", 30.0, "A, F"), ("plain", "clip", 0.25, "A, F"), ("plain", "weight_decay", 1.2e-6, "A, F"),
+    ("plain", "window", 70, "A bptt"), ("plain", "varied", True, "A"), ("plain", "average", "stalled", "A"),
+    ("plain", "average_patience", 60, "L; 5 in A"), ("plain", "alpha", 2.0, "A"), ("plain", "beta", 1.0, "A"),
+    ("plain", "drop_words", 0.1, "A dropoute"), ("plain", "drop_output", 0.4, "A dropout"), ("plain", "drop_weights", 0.5, "A wdrop"),
+    ("fraternal_dropout", "weight", 0.15, "F"), ("expectation_linear", "weight", 0.25, "F"),
+    ("fraternal_dropout", "alpha", 0.0, "F"), ("adversarial_dropout", "alpha", 0.0, "P 5.3"), ("adversarial_dropout", "beta", 0.0, "P 5.3"),
+    ("adversarial_dropout", "delta", 0.06, "P app. 6"), ("adversarial_dropout", "weight", 0.1, "L"), ("adversarial_dropout", "ramp", 100.0, "L"),
+]  # fmt: skip
+PTB = [("plain", "batch", 20, "A"), ("plain", "drop_input", 0.4, "A"), ("plain", "drop_hidden", 0.3, "L; .25 in A")]
+WIKITEXT = [("plain", "batch", 80, "A"), ("plain", "drop_input", 0.65, "A"), ("plain", "drop_hidden", 0.2, "A")]
+SENTIMENT = [
+    ("plain", "hidden", 1024, "P app. 5"), ("plain", "head", 30, "P app. 5"), ("plain", "batch", 64, "P app. 5"),
+    ("plain", "optimiser", "adam", "P app. 5"), ("plain", "lr", 5e-4, "P app. 5"), ("plain", "schedule", "exponential", "P app. 5"),
+    ("plain", "lr_decay", 0.9998, "P app. 5"), ("plain", "clip", 1.0, "P app. 5"), ("plain", "clip_except", "embedding", "P app. 5"),
+    ("plain", "truncate", 400, "P app. 5"), ("plain", "drop", 0.5, "P app. 5"), ("plain", "longest", 0, "P app. 5: nothing is cut off"),
+    ("plain", "labelled", 0, "P 5.2: all labelled reviews"), ("plain", "minimum", 2, "M: words in more than one document"),
+    ("plain", "pretrained", True, "P table 2"), ("plain", "unlabelled_batch", 0, "P table 2: the loss alone"),
+    ("vat", "radius", 5.0, "T perturb_norm_length"), ("vat", "look", 0.1, "T small_constant_for_finite_diff"),
+    ("vat", "unlabelled_batch", 64, "P app. 5"), ("adversarial_training", "radius", 5.0, "T perturb_norm_length"),
+    ("adversarial_dropout", "delta", 0.04, "P app. 5"), ("adversarial_dropout", "unlabelled_batch", 64, "P app. 5"),
+    ("adversarial_dropout_k2", "steps", 2, "P table 2"), ("adversarial_dropout", "weight", 1.0, "P app. 5: lambda_T = 1"),
+]  # fmt: skip
+IMDB = [
+    ("plain", "size", 256, "P app. 5"),
+    ("plain", "unlabelled", 50_000, "P 5.2"),
+    ("plain", "held", 3_750, "M: 15 %"),
+]
+ELEC = [("plain", "size", 512, "P app. 5"), ("plain", "unlabelled", 200_000, "P 5.2")]
+READER = [
+    ("plain", "hidden", 1024, "P app. 5"), ("plain", "sampled", 1024, "P app. 5"), ("plain", "batch", 256, "P app. 5"),
+    ("plain", "lr", 1e-3, "P app. 5"), ("plain", "lr_decay", 0.9999, "P app. 5"), ("plain", "clip", 1.0, "P app. 5"),
+    ("plain", "clip_except", "embedding", "P app. 5"), ("plain", "drop", 0.5, "P app. 5"), ("plain", "window", 400, "M"),
+]  # fmt: skip
+TABLES = {
+    "smnist": SEQUENCES, "pmnist": SEQUENCES, "ptb": [*LANGUAGE, *PTB], "wikitext-2": [*LANGUAGE, *WIKITEXT],
+    "imdb": [*SENTIMENT, *IMDB], "elec": [*SENTIMENT, *ELEC], "imdb-words": [*READER, *IMDB], "elec-words": [*READER, *ELEC],
+}  # fmt: skip
+PINNED = [(name, *row) for name, rows in TABLES.items() for row in rows]
+
+
+@pytest.mark.parametrize(("name", "method", "setting", "value", "source"), PINNED)
+def test_the_paper_scale_is_its_source(name: str, method: str, setting: str, value: object, source: str) -> None:
+    assert task(name).setting(method, "paper")[setting] == value, source
+
+
+def test_updates_of_the_text_tasks() -> None:
+    for name, updates in (("imdb", 15_000), ("elec", 10_000)):  # P app. 5
+        setting = task(name).setting("plain", "paper")
+        assert setting["epochs"] * setting["epoch_batches"] == updates
+    words = task("imdb-words").setting("plain", "paper")
+    steps = words["epochs"] * 75_000 * 270 / (words["batch"] * words["window"])  # 75,000 reviews of about 270 words
+    assert steps == pytest.approx(100_000, rel=0.02)
+
+
+def test_the_permutation_of_pmnist_is_the_released_one() -> None:
+    np.random.seed(10)
+    assert order(784).tolist() == np.random.permutation(784).tolist()
+
+
+def test_initial_weights_of_the_released_code() -> None:
+    model = SequenceClassifier(1, 100, 10, "released")
+    recurrent = model.lstm.weight_hh_l0.detach()
+    assert torch.allclose(
+        recurrent.t() @ recurrent, torch.eye(100), atol=1e-5
+    )  # one matrix (H, 4H) with orthonormal rows
+    assert float(model.lstm.weight_ih_l0.detach().norm()) == pytest.approx(1.0, abs=1e-5)
+    head = model.classifier.weight.detach()
+    assert torch.allclose(head @ head.t(), torch.eye(10), atol=1e-5)
+    assert torch.equal(model.lstm.bias_ih_l0.detach()[100:200], torch.ones(100))
+
+
+def test_options_of_the_released_code() -> None:
+    entry = task("sequential-digits")
+    data = entry.load(entry.setting("plain"))
+    released = {"adversarial_dropout": {"penalty": "reverse_kl"}, "variational_dropout": {"masks": "active"}}
+    for method, changes in released.items():
+        setting = entry.setting(method, overrides=changes)
+        model = entry.build(setting, data)
+        objective = entry.method(method).objective(model, setting, data)
+        loss = objective(*data.train.batch(slice(0, 10)))
+        assert math.isfinite(float(loss.detach()))
+    (term,) = objective.terms
+    model.eval()
+    answer = sp.metrics.ask(model, data.train.inputs[:50], sp.Recurrent("lstm"), term.by)
+    assert torch.allclose(answer.values[0].mean(1), torch.ones(50), atol=1e-5)
+
+
+def test_the_released_divergence_is_kl_of_the_adversarial_prediction() -> None:
+    adversarial, clean = torch.randn(4, 10), torch.randn(4, 10)
+    q = adversarial.softmax(1)
+    theirs = (q * adversarial.log_softmax(1)).sum(1) - (q * clean.log_softmax(1)).sum(1)  # kl_divergence_with_logit
+    assert torch.allclose(sp.reverse_kl(clean, adversarial), theirs, atol=1e-5)

@@ -1,0 +1,83 @@
+"""Probing: frozen features, linear probes over ten seeds, violins in the report."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from sparring.lab.cli.main import main
+from sparring.lab.errors import LabError
+from sparring.lab.probing import Probe, features, probe_run
+from sparring.lab.registry import task
+from sparring.lab.report.build import build
+from sparring.lab.runs.folder import folder_of
+from sparring.lab.runs.run import execute
+from sparring.lab.task import Split
+
+SHORT = {"epochs": 1, "examples": 96}
+
+
+def test_features_are_what_enters_the_head_and_leave_nothing_behind() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(0.5), nn.Linear(3, 2)).train()
+    x = torch.randn(7, 4)
+    found = features(model, Split(x), size=3)
+    assert torch.allclose(found, model[0](x).relu())
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    with pytest.raises(LabError, match="last linear layer over one row an example"):
+        features(nn.Linear(4, 2), Split(torch.randn(2, 5, 4)))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_probe_answers_as_scikit_learn_does(classes: int) -> None:
+    x, y = torch.randn(60, 4), torch.randint(classes, (60,))
+    probe = Probe(x, y)
+    scaled = ((x - x.mean(0)) / x.std(0)).numpy()
+    other = LogisticRegression(max_iter=2000).fit(scaled, y.numpy())
+    assert np.allclose(probe(x).softmax(1).numpy(), other.predict_proba(scaled), atol=1e-3)
+
+
+def test_a_probe_of_scores_is_linear_regression() -> None:
+    x = torch.randn(300, 3)
+    probe = Probe(x, x @ torch.tensor([1.0, -2.0, 0.5]) + 3)
+    assert torch.allclose(probe(x)[:, 0], x @ torch.tensor([1.0, -2.0, 0.5]) + 3, atol=0.05)
+
+
+def test_runs_are_probed_and_drawn_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method in ("plain", "vat"):
+        setting = task("sst-2").setting(method, overrides=SHORT)
+        folder = folder_of(tmp_path, setting)
+        execute(setting, folder)
+        assert main(["evaluate", str(folder), "--probe", "sst-2"]) == 0
+    assert "ten linear probes on sst-2" in " ".join(capsys.readouterr().out.split())
+    found = probe_run(folder, "sst-2")
+    assert len(found["accuracy"]) == 10
+    assert len(set(found["accuracy"])) > 1, "seeds draw different examples"
+    assert np.mean(found["accuracy"]) > 65, "the adjective decides, and the features hold it"
+    page = build(tmp_path, tmp_path / "report.html").read_text()
+    assert "Probe: sst-2" in page
+    assert page.count("<polygon") == 2
+    with pytest.raises(LabError, match="knows only its own words; probe sst-2"):
+        probe_run(folder, "rte")
+
+
+def test_the_report_shows_training_and_validation_loss_in_one_picture(tmp_path: Path) -> None:
+    for method in ("plain", "salt"):
+        setting = task("rte").setting(method, overrides={**SHORT, "epochs": 2})
+        execute(setting, folder_of(tmp_path, setting))
+    page = build(tmp_path, tmp_path / "report.html").read_text()
+    assert "Training and validation loss" in page
+    assert "salt (dashed: validation)" in page
+    assert "Reliability at a fitted temperature" in page
+    assert "fitted on validation" in page
+
+
+def test_dots_of_a_sweep_carry_their_interval() -> None:
+    from sparring.lab.report.svg import scatter
+
+    drawing = scatter(([1.0, 1.0, 1.0, 2.0], [3.0, 4.0, 5.0, 4.0]), "radius", "score")
+    assert drawing.count("95 % interval at 1: 1.516 to 6.484") == 1 or "95 % interval at 1: 1.52 to 6.48" in drawing
+    assert "interval at 2" not in drawing
