@@ -86,14 +86,18 @@ def test_outputs_of_an_unknown_kind_ask_for_a_function() -> None:
     assert torch.isfinite(objective(X, Y))
 
 
-def test_time_major_layers_need_their_batch_dimension() -> None:
+def test_unknown_time_major_layers_need_their_batch_dimension() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.cumsum(0)
+
     class TimeMajor(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn, self.head = nn.GRU(4, 6), nn.Linear(6, 3)
+            self.rnn, self.head = Turned(), nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:  # (T, B, 4)
-            return self.head(self.rnn(x)[0][-1])
+            return self.head(self.rnn(x)[-1])
 
     x = torch.randn(7, 5, 4)
     with pytest.raises(ValueError, match="batch_dim=1"):

@@ -1,6 +1,6 @@
 """Sparring: train any PyTorch model against a sparring partner."""
 
-from . import attacks, ensembles, estimators, metrics, nn, recipes, terms
+from . import attacks, balls, ensembles, estimators, metrics, nn, recipes, terms
 from .balls import L2, Ball, Flips, Linf
 from .estimators import ARM, DisARM, Enumerate, LeaveOneOut, Reinforce
 from .losses import binary_cross_entropy, cross_entropy, squared_loss
@@ -62,6 +62,7 @@ __all__ = [
     "WordDirections",
     "Words",
     "attacks",
+    "balls",
     "binary_cross_entropy",
     "cross_entropy",
     "ensembles",

@@ -88,6 +88,15 @@ def test_what_is_not_a_ball_is_refused_with_the_object_to_write() -> None:
         sp.PGD(sp.Flips(0.1))  # type: ignore[arg-type]
 
 
+def test_masks_have_a_ball_of_their_own_kind() -> None:
+    with pytest.raises(
+        TypeError, match=r"GreedyFlip\(ball=0.03\): how many flips is an object; write ball=sp.Flips\(0.03\)"
+    ):
+        sp.GreedyFlip(0.03)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"write ball=sp.Flips\(share\)"):
+        sp.GreedyFlip(sp.L2(1.0))  # type: ignore[arg-type]
+
+
 def test_a_ball_that_is_no_dataclass_says_what_a_sweep_needs() -> None:
     class Handmade(Weighted):
         pass

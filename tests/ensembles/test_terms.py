@@ -103,16 +103,22 @@ def test_terms_charge_the_definitions(batch):
     assert simultaneous(model, DEG(0.01))(*batch).item() == pytest.approx(plain + 0.01 * float(deg(gradients).mean()))
     expected = 3 * plain + naive_adp(model(batch[0]).members, batch[1]).mean().item()
     assert simultaneous(model, ADP(), reduce="sum")(*batch).item() == pytest.approx(expected)
-    still = TRS(epsilon=0.0)
+    still = TRS(ball=sp.Linf(0.0, box=(0, 1)))
     expected = plain + (40 * similarity(gradients) + 2.5 * magnitude(gradients)).mean().item()
     assert simultaneous(model, still)(*batch).item() == pytest.approx(expected)
-    released = TRS(epsilon=0.0, released_scale=True)
+    released = TRS(ball=sp.Linf(0.0, box=(0, 1)), released_scale=True)
     expected = plain + (40 * similarity(gradients) + 2.5 / 36 * magnitude(gradients)).mean().item()
     assert simultaneous(model, released)(*batch).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    "terms", [(ADP(),), (DEG(0.5),), (TRS(2.0, 1.0, epsilon=0.02),), (ADP(), DEG(0.5), TRS(2.0, 1.0, epsilon=0.02))]
+    "terms",
+    [
+        (ADP(),),
+        (DEG(0.5),),
+        (TRS(2.0, 1.0, ball=sp.Linf(0.02, box=(0, 1))),),
+        (ADP(), DEG(0.5), TRS(2.0, 1.0, ball=sp.Linf(0.02, box=(0, 1)))),
+    ],
 )
 def test_second_order_gradients_match_finite_differences(terms, batch):
     """The moved half of TRS is a sign step, constant under a small change of the parameters."""
@@ -142,22 +148,26 @@ def test_second_order_gradients_match_finite_differences(terms, batch):
 
 def test_trs_climbs_the_gradient_norm_inside_ball_and_bounds(batch):
     model = smooth_ensemble()
-    objective = simultaneous(model, TRS(epsilon=0.1))
+    objective = simultaneous(model, TRS(ball=sp.Linf(0.1, box=(0, 1))))
+    seen = []
+    watch = model.members[0].register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     torch.manual_seed(0)
     objective(*batch)
+    watch.remove()
     moved = objective.diagnostics["trs/smoothness"]
     torch.manual_seed(0)
-    lazy = simultaneous(model, TRS(epsilon=0.1, steps=0))
+    lazy = simultaneous(model, TRS(ball=sp.Linf(0.1, box=(0, 1)), steps=0))
     lazy(*batch)
     assert moved > lazy.diagnostics["trs/smoothness"]
-    clean = torch.tensor([[0.0, 0.05, 0.5, 1.0, 0.98]])
-    shift = TRS()._inside(torch.tensor([[-1.0, -0.2, 0.01, 0.1, 0.1]]), clean, 0.1)
-    torch.testing.assert_close(clean + shift, torch.tensor([[0.0, 0.0, 0.51, 1.0, 1.0]]))
+    points = [x for x in seen if len(x) == 3]  # the moved half of six
+    assert len(points) == 7
+    assert all(bool((x >= 0).all() and (x <= 1).all()) for x in points)
+    assert all(float((x - batch[0][3:]).abs().max()) <= 0.1 + 1e-9 for x in points)
 
 
-def test_trs_epsilon_may_grow_with_the_training_step(batch):
+def test_the_ball_of_trs_may_grow_with_the_training_step(batch):
     seen = []
-    objective = simultaneous(smooth_ensemble(), TRS(epsilon=lambda step: seen.append(step) or 0.01))
+    objective = simultaneous(smooth_ensemble(), TRS(ball=lambda step: seen.append(step) or sp.Linf(0.01, box=(0, 1))))
     for _ in range(3):
         objective(*batch)
     assert seen == [0, 1, 2]
@@ -195,7 +205,7 @@ def test_everything_combines_and_leaves_nothing_behind(craft, dropout, batch):
     x = batch[0].clone().requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     pgd = sp.PGD(sp.Linf(0.03), steps=2, update="sign")
-    terms = (ADP(), DEG(), TRS(epsilon=0.01, steps=1))
+    terms = (ADP(), DEG(), TRS(ball=sp.Linf(0.01, box=(0, 1)), steps=1))
     objective = simultaneous(model, *terms, by=pgd, craft=craft)
     torch.manual_seed(0)
     loss = objective(x, batch[1])
@@ -234,7 +244,7 @@ def test_errors_say_what_is_missing(batch):
         sp.Objective(nn.Linear(5, 4), sp.cross_entropy, sp.Term(at=MemberInput(), by=sp.Noise(sp.Linf(0.1))))
     with pytest.raises(ValueError, match="reduce='max'"):
         simultaneous(smooth_ensemble(), reduce="max")(*batch)
-    with pytest.raises(ValueError, match=r"outside TRS\(bounds=\(0\.0, 1\.0\)\)"):
+    with pytest.raises(ValueError, match=r"outside box=\(0, 1\)"):
         simultaneous(smooth_ensemble(), TRS())(3 * batch[0], batch[1])
     with pytest.raises(ValueError, match="steps=-1"):
         TRS(steps=-1)

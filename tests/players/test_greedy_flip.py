@@ -309,3 +309,24 @@ def test_restarts_keep_the_best_answer_of_each_example() -> None:
     torch.manual_seed(4)
     together = perturb(model, x, site, sp.GreedyFlip(sp.Flips(0.3), restarts=3))
     torch.testing.assert_close(together.divergence, alone.amax(0))
+
+
+def test_a_step_back_to_the_base_mask_does_not_flip_on_rounding_noise() -> None:
+    """A hump s^2 exp(-s^2): the start flip lands beyond its top, so the first look goes back to the base mask, where the exact slope is
+    zero and the computed one is rounding."""
+    slopes = torch.tensor([[3.0] * 8, [0.2] * 8], dtype=torch.float64)  # the second example stands before the top
+
+    def payoff(values: Any, attached: bool = False, clean: Tensor | None = None) -> Tensor:
+        push = ((1 - values[0]) * slopes).sum(1)
+        rounding = 1e-18 * (1 - values[0]).sum(1)
+        return push.square() * torch.exp(-push.square()) + rounding
+
+    base = torch.ones(2, 8, dtype=torch.float64)
+    game = Game([Slot("mask", base)], payoff, torch.zeros(2, 2), torch.zeros(2, 2), [], 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        response = sp.GreedyFlip(sp.Flips(0.5), steps=3, rescale=False).respond(game)
+    assert response.unperturbed is not None
+    assert response.unperturbed.tolist() == [True, False]
+    assert torch.equal(response.values[0][0], base[0])
+    assert (response.values[0][1] != base[1]).any()

@@ -81,7 +81,9 @@ def test_every_pass_of_every_player_is_inside(player: Any, ball: Any, penalty: A
 
 
 @pytest.mark.parametrize("ball", BALLS.values(), ids=BALLS)
-@pytest.mark.parametrize("name", ["adversarial_training", "vat", "salt", "smart", "free_lb", "free_at"])
+@pytest.mark.parametrize(
+    "name", ["adversarial_training", "vat", "salt", "smart", "free_lb", "free_at", "trades", "mart"]
+)
 def test_every_recipe_at_the_input_is_inside_over_several_steps(name: str, ball: Any) -> None:
     model = Spy()
     objective = getattr(sp.recipes, name)(model, sp.cross_entropy, ball=ball)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
@@ -57,17 +57,27 @@ def moving_parts(model: nn.Module) -> tuple[object, ...]:
 
 
 class Stillness:
-    """Holds statistics still: batch statistics are used as the mode says, but averages and power iterations do not move."""
+    """Holds statistics still: batch statistics are used as the mode says, but averages and power iterations do not move.
 
-    def __init__(self, parts: Sequence[object]) -> None:
-        self.parts = parts
+    Args:
+        parts: what moves by itself.
+        put_back: let batch norm move its averages and put them back at the end. A region that ran so in its forward pass must
+            save the same tensors when it is recomputed, the averages among them.
+    """
+
+    def __init__(self, parts: Sequence[object], put_back: bool = False) -> None:
+        self.parts, self.put_back = parts, put_back
         self.before: list[tuple[object, str, object]] = []
+        self.averages: list[tuple[Tensor, Tensor]] = []
 
     def begin(self) -> None:
         for part in self.parts:
             if isinstance(part, _BatchNorm):
                 if part.training and part.track_running_stats:
-                    self._set(part, "track_running_stats", False)
+                    if self.put_back:
+                        self.averages.extend((b, b.clone()) for b in part._buffers.values() if b is not None)
+                    else:
+                        self._set(part, "track_running_stats", False)
             elif isinstance(part, _InstanceNorm):
                 if part.training:
                     self._set(part, "momentum", 0.0)
@@ -77,7 +87,10 @@ class Stillness:
     def end(self) -> None:
         for part, name, value in reversed(self.before):
             setattr(part, name, value)
+        for buffer, value in self.averages:
+            buffer.data.copy_(value)  # past the version counter: what autograd saved of it has not changed
         self.before.clear()
+        self.averages.clear()
 
     def _set(self, part: object, name: str, value: object) -> None:
         self.before.append((part, name, getattr(part, name)))

@@ -70,6 +70,7 @@ class Pass:
     slots: dict[Site, list[Slot]] = field(default_factory=dict)
     aside: RandomState | None = None
     _side: str = "source"
+    _clean: bool = False
 
     def run(
         self,
@@ -92,7 +93,7 @@ class Pass:
             clean: statistics move, and every site must be reached.
         """
         layout = self.layout or Layout.of(self.model, self.sites)
-        self.layout = layout
+        self.layout, self._clean = layout, clean
         self.slots = {site: [] for site in self.sites}
         if any(callable(placement) for placement in self.placements.values()):
             self.aside = fresh(self.devices or devices_of(self.model))
@@ -179,7 +180,7 @@ class Pass:
         assert self.layout is not None
         with ExitStack() as stack:
             stack.callback(alone(self.model))
-            held = Stillness(self.layout.moving)
+            held = Stillness(self.layout.moving, put_back=self._clean)
             stack.callback(held.end)
             held.begin()
             stack.enter_context(installed(self.sites, visit, self.layout))

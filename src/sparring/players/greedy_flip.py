@@ -47,6 +47,9 @@ class GreedyFlip(Player):
     through_scale: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ball, Flips):
+            size = self.ball if isinstance(self.ball, int | float) else "share"
+            raise TypeError(f"GreedyFlip(ball={self.ball!r}): how many flips is an object; write ball=sp.Flips({size})")
         if self.steps < 1:
             raise ValueError(f"GreedyFlip(steps={self.steps}): at least one round")
         if self.restarts < 1:
@@ -95,14 +98,33 @@ class GreedyFlip(Player):
         flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
         for k in range(self.steps):
             payoff, influence = self.influence(game, masks)
-            good = good & sound(influence, game.slots)
-            if k == 0 and all(map(torch.equal, masks, bases)):
-                good = good & _apart(payoff)
+            good = good & sound(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
             masks = [
                 flip(mask, base, im, budget[k], slot.valid)
                 for mask, base, im, budget, slot in zip(masks, bases, influence, budgets, game.slots, strict=True)
             ]
         return masks, good
+
+    def _slopes(self, payoff: Tensor, masks: Sequence[Tensor], bases: Sequence[Tensor], first: bool) -> Tensor:
+        """(B,) False where a mask equals its base and nothing else tells the two passes apart: all slopes are rounding there.
+
+        That is a start at the base mask, or a later look after every flip went back; only the first is worth a warning.
+        """
+        away = torch.zeros_like(payoff, dtype=torch.bool)
+        for mask, base in zip(masks, bases, strict=True):
+            moved = (mask != base).flatten(1).any(1)
+            away = away | (moved if len(moved) == len(away) else moved.any())
+        if bool(away.all()):
+            return away
+        apart = payoff.abs() > 1e-3 * torch.finfo(payoff.dtype).eps ** 0.5
+        if first and not bool((away | apart).any()):
+            warnings.warn(
+                "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, "
+                "so the divergence is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in "
+                "the model",
+                stacklevel=3,
+            )
+        return away | apart
 
     def _value(self, game: Game, masks: Sequence[Tensor]) -> Tensor:
         """What masks reach (B,); one number for all where they share a mask."""
@@ -153,18 +175,6 @@ def base_mask(slot: Slot) -> Tensor:
         value = value[:1]
     dtype = value.dtype if value.dtype in (torch.float32, torch.float64) else torch.float32
     return (value != 0).to(dtype)
-
-
-def _apart(payoff: Tensor) -> Tensor:
-    """(B,) True where the two passes differ although the masks do not; warns where no example does."""
-    apart = payoff > 1e-3 * torch.finfo(payoff.dtype).eps ** 0.5
-    if not bool(apart.any()):
-        warnings.warn(
-            "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, so the "
-            "divergence is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in the model",
-            stacklevel=3,
-        )
-    return apart
 
 
 def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:

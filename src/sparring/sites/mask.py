@@ -9,6 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..nn.matching import match
 from .site import EVERYWHERE, Kind, Site, Undo, Visit, patch_forward
+from .time_major import batch_dim_of, note_time_major
 
 _OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
 
@@ -47,14 +48,19 @@ class Mask(Site):
         return "mask"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        note_time_major(model)
         return match(model, self.glob, lambda m: type(m) in _OWN or hasattr(m, "draw"), "dropout layer")
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
+        dim = batch_dim_of(module)
+
         def forward(input: Tensor) -> Tensor:
-            clean = self._clean(module, input)
+            first = input.movedim(dim, 0)
+            # What is shared is counted examples first; else the layer draws in its own order, as it always does.
+            clean = self._clean(module, first) if self.share else self._clean(module, input).movedim(dim, 0)
             units = clean.dim() == 2 or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
             valid = EVERYWHERE if units else None
-            return input * visit(name or "mask", clean, valid).to(input.dtype)
+            return input * visit(name or "mask", clean, valid).movedim(0, dim).to(input.dtype)
 
         return patch_forward(module, forward)
 

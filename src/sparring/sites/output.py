@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..nn.matching import match
 from .site import Kind, Site, Undo, Visit
+from .time_major import batch_dim_of, note_time_major
 
 
 @dataclass(frozen=True)
@@ -21,27 +22,31 @@ class Output(Site):
     Args:
         glob: module name or pattern (`*` within one dotted part, `**` across dots).
         index: which entry to perturb when the module returns a tuple, list or mapping; the first by default.
-        batch_dim: which dimension counts the examples (1 for time-major recurrent layers).
+        batch_dim: which dimension counts the examples. None: 1 for the time-major layers that are known (recurrent, attention and
+            transformer layers of torch without `batch_first`, what lies inside them, the inside of XLNet), else 0.
     """
 
     glob: str
     index: int | str = 0
-    batch_dim: int = 0
+    batch_dim: int | None = None
 
     @property
     def kind(self) -> Kind:
         return "additive"
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        note_time_major(model)
         return match(model, self.glob)
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
+        dim = batch_dim_of(module, self.index) if self.batch_dim is None else self.batch_dim
+
         def place(tensor: object) -> Tensor:
             if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
                 raise ValueError(
                     f"Output({self.glob!r}): {name or 'the model'} hands on {type(tensor).__name__}, not a real tensor"
                 )
-            return visit(name or "output", tensor.movedim(self.batch_dim, 0)).movedim(0, self.batch_dim)
+            return visit(name or "output", tensor.movedim(dim, 0)).movedim(0, dim)
 
         def after(_: nn.Module, args: object, output: object) -> object:
             if isinstance(output, Tensor):

@@ -105,7 +105,8 @@ def test_the_followers_settings_reach_every_ascent(name: str, norm: str) -> None
     if not name.startswith("free"):
         changes["start"] = 0.003
     session = prepare(task("rte").setting(name, overrides=changes))
-    player = session.objective.terms[0].by
+    term = session.objective.terms[0]
+    player = getattr(term, "by", None) or term.player
     assert (player.update, player.steps, player.step_size) == ("adam", 3, 0.02)
     assert player.ball == NORMS[norm](0.7)
     assert player.unroll == ("autograd" if name == "salt" else False)

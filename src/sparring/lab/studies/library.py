@@ -13,13 +13,16 @@ from pathlib import Path
 from ..errors import LabError, first_line, unknown
 from .study import Study
 
+# Of `catalogue`, in the order to run them.
 MODULES = (
     "few_labels",
     "recurrent",
     "attention",
     "ensembles",
     "recommending",
-)  # of `catalogue`, in the order to run them
+    "fine_tuning",
+    "learned_dropout",
+)
 
 
 @cache

@@ -1,5 +1,6 @@
 """ADP, DEG and TRS as terms of an objective: alone, together, and beside adversarial training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ...balls import Ball, Linf, check_ball
 from ...passes.one import Pass
 from ...passes.step import Step
 from ...sites.watched import WatchedInput
-from ..playable import Playable, Weight, at_step
+from ..playable import Playable
 from .gradients import input_gradients
 from .measures import adp, deg, magnitude, similarity
 
@@ -117,16 +119,16 @@ class TRS(Playable):
     True
 
     The second half of each batch is first moved to where the gradients are large: a few signed ascent steps on the
-    gradient norm from a random start in an L-infinity ball. The published loss adds this to the *sum* of the members'
+    gradient norm from a random start in a ball. The published loss adds this to the *sum* of the members'
     cross-entropies. Gradients are those of each example's own loss; the released code takes the batch mean's, which
     divides the smoothness term by the square of the batch size (``released_scale=True``).
 
     Args:
         similarity: weight of the mean absolute cosine over pairs.
         smoothness: weight of twice the mean squared gradient norm.
-        epsilon: radius of the ball, or a function of the training step (published: .01 growing to .03).
-        steps: ascent steps, each of size epsilon / 3 (published: 2 epsilon over six steps).
-        bounds: smallest and largest valid input; None: no limits.
+        ball: how far, within which range of valid data; or a function from the training step to a ball (published: an
+            L-infinity radius of .01 growing to .03, pixels in [0, 1]).
+        steps: ascent steps, each of a third of the radius (published: two radii over six steps).
         released_scale: divide the gradients by the batch size before squaring.
         name: how diagnostics call the term.
 
@@ -136,15 +138,16 @@ class TRS(Playable):
 
     similarity: float = 40.0
     smoothness: float = 2.5
-    epsilon: Weight = 0.03
+    ball: Ball | Callable[[int], Ball] = Linf(0.03, box=(0, 1))
     steps: int = 6
-    bounds: tuple[float, float] | None = (0.0, 1.0)
     released_scale: bool = False
     name: str = "trs"
 
     sites = (WatchedInput(),)
 
     def __post_init__(self) -> None:
+        if not callable(self.ball):
+            check_ball(self.ball, "TRS")
         if self.steps < 0:
             raise ValueError(f"TRS(steps={self.steps}): 0 leaves the inputs at their random start, less is impossible")
 
@@ -167,14 +170,9 @@ class TRS(Playable):
 
     def _moved_gradients(self, step: Step, still: int) -> Tensor:
         """Members' gradients, with graph, where the second half of the batch has been moved to."""
-        epsilon = at_step(self.epsilon, step.number)
+        ball = self.ball(step.number) if callable(self.ball) else self.ball
         (slot,) = step.slots(WatchedInput())
         clean, targets = slot.value[still:].detach(), step.targets[still:]
-        if self.bounds is not None and bool(((clean < self.bounds[0]) | (clean > self.bounds[1])).any()):
-            raise ValueError(
-                f"inputs run from {clean.min().item():.4g} to {clean.max().item():.4g}, outside TRS(bounds={self.bounds}); "
-                "pass the range your data has, or bounds=None"
-            )
         inputs = tree_map(lambda x: x[still:] if isinstance(x, Tensor) else x, step.inputs)
 
         def gradients_at(shift: Tensor) -> Tensor:
@@ -183,15 +181,10 @@ class TRS(Playable):
             return input_gradients(members_of(one.run(inputs)), targets, shift)
 
         with torch.enable_grad():
-            shift = self._inside(torch.empty_like(clean).uniform_(-epsilon, epsilon), clean, epsilon)
+            shift = ball.interior(torch.zeros_like(clean), around=clean)
             for _ in range(self.steps):
                 shift = shift.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(magnitude(gradients_at(shift)).sum(), shift)
                 step.backward_passes += 2
-                uphill = torch.nan_to_num(slope, 0.0, 0.0, 0.0).sign()
-                shift = self._inside(shift.detach() + epsilon / 3 * uphill, clean, epsilon)
+                shift = ball.project(shift.detach() + ball.radius / 3 * ball.steepest(slope), around=clean)
             return gradients_at(shift.detach().requires_grad_())
-
-    def _inside(self, shift: Tensor, clean: Tensor, epsilon: float) -> Tensor:
-        shift = shift.clamp(-epsilon, epsilon)
-        return shift if self.bounds is None else (clean + shift).clamp(*self.bounds) - clean

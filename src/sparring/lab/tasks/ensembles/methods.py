@@ -74,7 +74,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         model,
         ADP(setting["entropy"] / members, setting["determinant"] / members),
         DEG(setting["deg"]),
-        TRS(setting["similarity"] / members, setting["smoothness"] / members, epsilon=setting["trs_epsilon"]),
+        TRS(setting["similarity"] / members, setting["smoothness"] / members, ball=pixels(setting["trs_epsilon"])),
         by=adversary,
         craft=setting["craft"],
     )

@@ -3,12 +3,13 @@
 from typing import Any
 
 from sacrebleu.metrics import BLEU
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...models.transformer import translate
+from ...models.transformer import Translator, translate
 from ...report.figures import Figure, sentences
 from ...task import Data, Setting, Split
+from . import pretrained
 from .pairs import CORPORA, IGNORED, Pairs
 
 
@@ -24,8 +25,12 @@ def translations(model: Any, split: Pairs, beam: int, penalty: float, size: int 
     assert split.pieces is not None
     found = [""] * len(split)
     for index in split.lengths.argsort(stable=True).split(size):
-        source = split.batch(index)[0]["source"]
-        for place, numbers in zip(index.tolist(), translate(model, source, beam, penalty), strict=True):
+        inputs, _ = split.batch(index)
+        if isinstance(model, Translator):
+            written = translate(model, inputs["source"], beam, penalty)
+        else:
+            written = pretrained.translate(model, inputs, beam, penalty)
+        for place, numbers in zip(index.tolist(), written, strict=True):
             found[place] = split.pieces.decode(numbers)
     return found
 
@@ -36,7 +41,8 @@ def loss_per_piece(model: nn.Module, split: Pairs, size: int = 64) -> float:
     total, count = 0.0, 0
     for index in split.lengths.argsort(stable=True).split(size):
         inputs, targets = split.batch(index)
-        logits = model(**inputs).flatten(0, 1)
+        outputs = model(**inputs)
+        logits = (outputs if isinstance(outputs, Tensor) else outputs.logits).flatten(0, 1)
         total += float(F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum"))
         count += int((targets != IGNORED).sum())
     return total / max(1, count)

@@ -1,0 +1,79 @@
+"""Noise from outside torch's generators is shared between the passes of a step."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparring as sp
+from sparring.nn.randomness import Watch
+
+
+class Outside(nn.Module):
+    """Masks features as SpecAugment does: by numpy's or Python's global generator."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.inner, self.head, self.source = nn.Linear(8, 8), nn.Linear(8, 3), source
+
+    def forward(self, x: Tensor) -> Tensor:
+        draw = np.random.random if self.source == "numpy" else random.random
+        keep = torch.tensor([[draw() > 0.5 for _ in range(8)] for _ in range(len(x))])
+        return self.head(self.inner(x) * keep)
+
+
+@pytest.mark.parametrize("source", ["numpy", "python"])
+def test_a_pass_with_nothing_placed_repeats_the_clean_one(source: str) -> None:
+    model, site = Outside(source), sp.Output("inner")
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.Noise(sp.L2(1.0)), sp.kl))
+    step = objective.begin(torch.randn(5, 8), torch.arange(5) % 3, None, objective.terms)
+    step.begin()
+    zeros = {site: [torch.zeros(5, 8)]}
+    assert torch.equal(step.run(zeros), step.outputs)
+    assert torch.equal(step.run(zeros, replay=False), step.outputs)
+    assert not torch.equal(step.run(zeros, noise=None), step.outputs), "fresh noise differs"
+
+
+@pytest.mark.parametrize("source", ["numpy", "python"])
+def test_a_step_draws_as_often_as_a_plain_pass(source: str) -> None:
+    model = Outside(source)
+    read = np.random.random if source == "numpy" else random.random
+    random.seed(0), np.random.seed(0)
+    model(torch.randn(5, 8))
+    expected = read()
+    random.seed(0), np.random.seed(0)
+    sp.recipes.vat(model, sp.cross_entropy, "inner")(torch.randn(5, 8), torch.arange(5) % 3)
+    assert read() == expected
+
+
+def test_only_generators_that_moved_are_put_back() -> None:
+    watch = Watch((torch.device("cpu"),))
+    assert watch.moved() is None
+    np.random.random()
+    assert set(watch.moved().outside) == {"numpy"}
+    assert not watch.moved().states
+    random.random(), torch.rand(1)
+    moved = watch.moved()
+    assert set(moved.outside) == {"numpy", "python"}
+    assert list(moved.states) == [torch.device("cpu")]
+
+
+def test_spec_augment_of_wav2vec2_is_the_same_in_both_passes() -> None:
+    transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
+    config = transformers.Wav2Vec2Config(
+        vocab_size=12, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, conv_dim=(8, 8),
+        conv_stride=(4, 2), conv_kernel=(8, 4), num_feat_extract_layers=2, num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, mask_time_prob=0.5, mask_time_length=2, mask_time_min_masks=2,
+        classifier_proj_size=8, num_labels=3, layerdrop=0.0,
+    )  # fmt: skip
+    model = transformers.Wav2Vec2ForSequenceClassification(config).train()
+    assert config.apply_spec_augment
+    site = sp.Output("wav2vec2.feature_projection")
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.Noise(sp.L2(1.0)), sp.kl))
+    step = objective.begin({"input_values": torch.randn(2, 400)}, torch.tensor([0, 2]), None, objective.terms)
+    step.begin()
+    zeros = {site: [torch.zeros_like(step.slots(site)[0].value)]}
+    assert torch.equal(step.run(zeros), step.outputs)
+    assert not torch.equal(step.run(zeros, noise=None), step.outputs)
