@@ -11,20 +11,26 @@ from sparring.lab.report.panels import draw
 from sparring.lab.report.svg import lines
 from sparring.lab.runs.folder import read_figures, read_metrics
 from sparring.lab.runs.run import execute
-from sparring.lab.task import Split, like, rows, take
+from sparring.lab.task import Split, Task, like, rows, take
 
 # Still `tiny`, but one short epoch: what is tested is that everything fits together.
 SHORTER = {
     "epochs": 1, "attacked": 10, "swept": 10, "margin_steps": 3, "questions": 65, "examples": 96, "estimates": 3,
     "samples": 2, "test_examples": 40, "epoch_batches": 4, "removed": 1,
 }  # fmt: skip
-# Tasks that share their methods, as those of GLUE do, run them all once and the baseline everywhere.
-FIRST = {id(entry.methods): entry.name for entry in reversed(tasks().values())}
+
+
+# Tasks of one family, which share how they are scored and their methods, run them all once and the baseline everywhere.
+def family(entry: Task) -> tuple[object, ...]:
+    return entry.evaluate, *(method.name for method in entry.methods)
+
+
+FIRST = {family(entry): entry.name for entry in reversed(tasks().values())}
 PAIRS = [
     (entry.name, method.name)
     for entry in tasks().values()
     for method in entry.methods
-    if entry.name == FIRST[id(entry.methods)] or method.name == entry.baseline
+    if entry.name == FIRST[family(entry)] or method.name == entry.baseline
 ]
 
 

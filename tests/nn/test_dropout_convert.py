@@ -92,9 +92,33 @@ def test_bad_input_is_named() -> None:
         convert(Net())
     with pytest.raises(ValueError, match="near names"):
         convert(Net(), "classifer.2")
-    with pytest.raises(ValueError, match=r"p=0\.0"):
+    with pytest.raises(ValueError, match=r"1: every dropout layer that '\*\*' names is at p=0\.0"):
         convert(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)))
     with pytest.raises(ValueError, match="tie=True"):
         convert(Net(), to=ConcreteDropout, tie=True)
     with pytest.raises(ValueError, match="itself"):
         convert(nn.Dropout())
+
+
+def test_layers_that_are_off_stay_as_they_are() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.0), nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 1))
+    assert list(convert(model)) == ["3"]
+    assert type(model[1]) is nn.Dropout
+
+
+def test_layers_that_never_run_are_named_and_stay_as_they_are() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.drop, self.never = nn.Linear(2, 3), nn.Dropout(0.5), nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.drop(self.first(x))
+
+    model = Half()
+    with pytest.warns(UserWarning, match="does not pass through them: never"):
+        made = convert(model, example=torch.zeros(1, 2))
+    assert list(made) == ["drop"]
+    assert type(model.never) is nn.Dropout
+    with pytest.raises(ValueError, match="through none of never"):
+        convert(Half(), "never", example=torch.zeros(1, 2))

@@ -204,20 +204,57 @@ def test_flattened_channels_are_grouped() -> None:
     torch.testing.assert_close(found["1"].norms(model), head.weight.square().reshape(2, 3, 4).sum((0, 2)))
 
 
-def test_concatenated_or_mixed_units_are_refused() -> None:
+def test_units_are_followed_through_concatenations() -> None:
     class Dense(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.drop, self.fc = BernoulliDropout(2), nn.Linear(4, 1)
+            self.drop, self.fc, self.other = BernoulliDropout(2), nn.Linear(5, 1), nn.Linear(2, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.fc(torch.cat([x, self.drop(x)], 1))
+            kept = self.drop(x)
+            return self.fc(torch.cat([x[:, :1], kept.flip(1), x], 1)) + self.other(kept).sum(1, keepdim=True)
 
-    with pytest.raises(ValueError, match="concatenated or mixed"):
-        find_consumers(Dense(), ["drop"], torch.randn(2, 2))
+    model = Dense()
+    found = find_consumers(model, ["drop"], torch.randn(2, 2))["drop"]
+    assert (found.names, found.columns) == (("fc", "other"), ((-1, 1, 0, -1, -1), None))
+    squares = model.fc.weight.square()[0]
+    torch.testing.assert_close(found.norms(model), squares[[2, 1]] + model.other.weight.square().sum(0))
+
+
+def test_the_middle_block_of_a_dense_network_is_consumed_by_its_later_layers_and_the_way_up() -> None:
+    """The KL of FC-DenseNet: layer i's new channels stand at a known place of every later input."""
+    from sparring.lab.models.fc_densenet import FCDenseNet
+
+    net = FCDenseNet(3, first=4, growth=3, down=(1, 1), middle=3, middle_dropout=lambda units: BernoulliDropout(1))
+    names = [f"middle.layers.{i}.dropout" for i in range(3)]
+    found = find_consumers(net, names, torch.randn(1, 3, 12, 16))
+    channels = 4 + 3 + 3
+    for i, name in enumerate(names):
+        expected = torch.zeros(3)
+        for j in range(i + 1, 3):
+            taken = net.middle.layers[j].conv.weight[:, channels + 3 * i : channels + 3 * (i + 1)]
+            expected += taken.square().sum((0, 2, 3))
+        up = net.grow[0].conv.weight  # a transposed convolution: its inputs come first
+        expected += up[3 * i : 3 * (i + 1)].square().sum((1, 2, 3))
+        assert found[name].names == (*(f"middle.layers.{j}.conv" for j in range(i + 1, 3)), "grow.0.conv")
+        torch.testing.assert_close(found[name].norms(net), expected)
+
+
+def test_mixed_units_are_refused() -> None:
     normed = nn.Sequential(BernoulliDropout(4), nn.LayerNorm(4), nn.Linear(4, 1))
     with pytest.raises(ValueError, match="mixed"):
         find_consumers(normed, ["0"], torch.randn(2, 4))
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.fc = BernoulliDropout(3), BernoulliDropout(3), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.one(x) + self.two(x))
+
+    with pytest.raises(ValueError, match="mixed"):
+        find_consumers(Residual(), ["one", "two"], torch.randn(2, 3))
     with pytest.raises(ValueError, match="give weights="):
         find_consumers(nn.Sequential(nn.Linear(2, 2), BernoulliDropout(2)), ["1"])
     with pytest.raises(ValueError, match="consumes 1"):

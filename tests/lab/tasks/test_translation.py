@@ -130,6 +130,10 @@ def test_the_papers_settings() -> None:
     assert [german[name] for name in shape] == [512, 1024, 4, 6, 10_000, 0.98]
     assert [vietnamese[name] for name in shape] == [512, 2048, 8, 6, 10_000, 0.98]
     assert german["tokens"] * german["accumulate"] == 64_000
+    big = task("wmt16-en-de").setting("salt", "paper")
+    assert [big[name] for name in names] == [1e-3, 1e-4, 1e-4, 0.3, 1, 4, 0.6, "raw", "l2"]
+    assert [big[name] for name in shape] == [1024, 4096, 16, 6, 32_000, 0.98]
+    assert big["tokens"] * big["accumulate"] == 450_000
     assert "section 4.2" in task("iwslt14-de-en").paper
 
 
@@ -154,6 +158,17 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": 2}))
     with pytest.raises(LabError, match="tokens=3 does not hold 1 example"):
         prepare(task("multi30k").setting("plain", overrides={**SHORT, "tokens": 3}))
+
+
+def test_pieces_of_published_text_are_joined_again(tmp_path: Path) -> None:
+    (tmp_path / "wmt16-en-de").mkdir()
+    for split in ("train.tok.clean", "newstest2013.tok", "newstest2014.tok"):
+        (tmp_path / "wmt16-en-de" / f"{split}.bpe.32000.en").write_text("the low@@ er house .\n" * 3)
+        (tmp_path / "wmt16-en-de" / f"{split}.bpe.32000.de").write_text("das Unter@@ haus .\n" * 3)
+    setting = task("wmt16-en-de").setting("plain", "small", data=tmp_path, overrides={"pieces": 60})
+    data = task("wmt16-en-de").load(setting)
+    assert data.test.references[0] == "das Unterhaus ."
+    assert data.test.pieces.decode(data.test.inputs["source"][0].tolist()) == "the lower house ."
 
 
 def test_real_files(data_folder: Path) -> None:

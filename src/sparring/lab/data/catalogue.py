@@ -158,6 +158,17 @@ DATASETS: dict[str, Dataset] = {
             *(f"iwslt15-en-vi/{split}.{lang}" for split in ("train", "tst2012", "tst2013") for lang in ("en", "vi")),
         ),
         _dataset(
+            "wmt16-en-de",
+            "English-German news, tokenised and in byte pairs",
+            "see the publisher, research use",
+            *(
+                f"wmt16-en-de/{split}.bpe.32000.{lang}"
+                for split in ("train.tok.clean", "newstest2013.tok", "newstest2014.tok")
+                for lang in ("en", "de")
+            ),
+            manual="wmt16_en_de.tar.gz of fairseq's examples/scaling_nmt goes into wmt16-en-de/",
+        ),
+        _dataset(
             "iwslt14-de-en",
             "German-English TED talks, tokenised",
             "CC BY-NC-ND",

@@ -16,6 +16,5 @@ MODULES: tuple[str, ...] = (
     "ensembles",
     "attention",
     "dropouts",
-    "segmentation",
     "own",
 )

@@ -1,8 +1,9 @@
 """Find the weights that consume a dropout layer's units: the W of the KL terms."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,14 +60,32 @@ def column_norms(module: nn.Module, units: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Consumers:
-    """The layers whose weights meet a dropout layer's units, and how many units there are."""
+    """The layers whose weights meet a dropout layer's units, and how many units there are.
+
+    Attributes:
+        names: the consuming layers.
+        units: how many units the dropout layer has.
+        columns: for each consuming layer the unit that each of its inputs carries, -1 where it is another's (behind a
+            concatenation); None where its inputs are the units in order.
+    """
 
     names: tuple[str, ...]
     units: int
+    columns: tuple[tuple[int, ...] | None, ...] = field(default=(), repr=False)
 
     def norms(self, model: nn.Module) -> Tensor:
         """Squared norm of the weights each unit meets, summed over the consuming layers, `(units,)`."""
-        return torch.stack([column_norms(model.get_submodule(name), self.units) for name in self.names]).sum(0)
+        found = []
+        for name, columns in zip(self.names, self.columns or (None,) * len(self.names), strict=True):
+            layer = model.get_submodule(name)
+            if columns is None:
+                found.append(column_norms(layer, self.units))
+                continue
+            every = column_norms(layer, len(columns))
+            unit = torch.tensor(columns, device=every.device)
+            mine = unit >= 0
+            found.append(every.new_zeros(self.units).index_add(0, unit[mine], every[mine]))
+        return torch.stack(found).sum(0)
 
 
 def find_consumers(model: nn.Module, layers: Iterable[str], inputs: Any = None) -> dict[str, Consumers]:
@@ -76,8 +95,8 @@ def find_consumers(model: nn.Module, layers: Iterable[str], inputs: Any = None) 
     >>> find_consumers(model, ["1"], inputs=torch.zeros(1, 1, 4, 4))
     {'1': Consumers(names=('4',), units=8)}
 
-    Inside an `nn.Sequential` the next weighted layer is read off; elsewhere a copy of the model runs on `inputs` and
-    the graph between the layers is looked at.
+    Inside an `nn.Sequential` the next weighted layer is read off; elsewhere a copy of the model runs on `inputs`, a few
+    passes whatever the number of units, and units are followed on their way, through concatenations too.
 
     Args:
         model: never changed, never run itself.
@@ -111,68 +130,125 @@ def _next_in_sequence(model: nn.Module, name: str) -> Consumers | None:
 
 
 def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, Consumers]:
-    """Run a copy whose dropout outputs are graph leaves and whose weighted layers cut the graph; see who meets them."""
+    """Run a copy with some units turned into NaN and see at which inputs of weighted layers they arrive.
+
+    NaN goes through whatever depends on it and stops at the weighted layers, whose outputs are mended. Which units are
+    marked follows the bits of their numbers, each bit and its opposite in a pass of its own: an input that carries one unit
+    spells its number, an input that mixes several shows a bit together with its opposite.
+    """
     try:
         twin = copy.deepcopy(model).eval()
     except RuntimeError as error:
         raise ValueError(
             f"{type(model).__name__} cannot be copied to look for consuming layers; give weights="
         ) from error
-    leaves: dict[str, list[tuple[Tensor, int]]] = {name: [] for name in layers}
-    seen: dict[str, list[str]] = {name: [] for name in layers}
+    sizes = _sizes(twin, layers, inputs)
+    first = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0)))
+    total = sum(sizes.values())
+    seen: dict[str, list[Tensor]] = {}  # for each weighted layer, one row of marks a pass
+    marks = [
+        torch.arange(total) >> bit & 1 == value for bit in range(max(1, (total - 1).bit_length())) for value in (0, 1)
+    ]
 
-    def make_leaf(name: str) -> Callable[..., Tensor]:
+    def poison(name: str, marked: Tensor) -> Callable[..., Tensor]:
         def hook(module: nn.Module, _: Any, output: Tensor) -> Tensor:
-            leaf = output.detach().requires_grad_()
-            leaves[name].append((leaf, module.units.axis(leaf) if isinstance(module, Learned) else 1))
-            return leaf
+            axis = _unit_axis(module, output)
+            chosen = marked[first[name] : first[name] + sizes[name]].to(output.device)
+            shape = [1] * output.dim()
+            shape[axis] = -1
+            return output.masked_fill(chosen.reshape(shape), torch.nan)
 
         return hook
 
-    def look(consumer: str) -> Callable[..., None]:
+    def look(name: str, number: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            axis = 1 if isinstance(module, _ConvNd) else -1
             value = args[0].data if isinstance(args[0], PackedSequence) else args[0]
-            for name, found in leaves.items():
-                between = f"{name} to {consumer}"
-                if consumer not in seen[name] and any(_same_units(value, axis, *leaf, between) for leaf in found):
-                    seen[name].append(consumer)
+            if isinstance(value, Tensor) and value.is_floating_point():
+                axis = 1 if isinstance(module, _ConvNd) else -1
+                arrived = value.isnan().movedim(axis, 0).flatten(1).any(1).cpu()
+                rows = seen.setdefault(name, [torch.zeros(len(arrived), dtype=torch.bool) for _ in marks])
+                rows[number] |= arrived
 
         return hook
 
-    def cut(_: nn.Module, __: Any, output: Any) -> Any:
-        if isinstance(output, PackedSequence):
-            return output._replace(data=output.data.detach())
-        if isinstance(output, tuple):  # recurrent layers: states, and the last of them
-            return tuple(cut(_, __, part) for part in output)
-        return output.detach()
+    for number, marked in enumerate(marks):
+        hooks = []
+        for name, module in twin.named_modules():
+            if name in sizes:
+                hooks.append(module.register_forward_hook(poison(name, marked)))
+            elif isinstance(module, Weighted):
+                hooks.append(module.register_forward_pre_hook(look(name, number)))
+                hooks.append(module.register_forward_hook(_mend))
+        _run(twin, inputs)
+        for hook in hooks:
+            hook.remove()
+    return _read(seen, sizes, first)
 
-    for name, module in twin.named_modules():
-        if name in leaves:
-            module.register_forward_hook(make_leaf(name))
-        elif isinstance(module, Weighted):
-            module.register_forward_pre_hook(look(name))
-            module.register_forward_hook(cut)
-    with torch.enable_grad(), torch.random.fork_rng():
-        arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, Mapping) else (inputs,)
-        twin(*arguments, **(inputs if isinstance(inputs, Mapping) else {}))
-    lost = [name for name, consumers in seen.items() if not consumers]
+
+def _read(seen: dict[str, list[Tensor]], sizes: dict[str, int], first: dict[str, int]) -> dict[str, Consumers]:
+    """From marks to units, layer by layer."""
+    found: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in sizes}
+    for consumer, rows in seen.items():
+        clear, marked = torch.stack(rows[0::2]), torch.stack(rows[1::2])  # (bits, columns)
+        mixed, carried = (clear & marked).any(0), (clear | marked).any(0)
+        number = (marked.long() << torch.arange(len(marked))[:, None]).sum(0)
+        for name, start in first.items():
+            mine = carried & ~mixed & (number >= start) & (number < start + sizes[name])
+            if bool(mine.any()):
+                columns = torch.where(mine, number - start, -1)
+                found[name].append((consumer, tuple(columns.tolist())))
+        if bool(mixed.any()):
+            raise ValueError(
+                f"units are mixed with each other on the way from {', '.join(sizes)} to {consumer}; give weights= yourself"
+            )
+    lost = [name for name, consumers in found.items() if not consumers]
     if lost:
         raise ValueError(f"no linear, convolutional or recurrent layer consumes {', '.join(lost)}; give weights=")
-    return {name: Consumers(tuple(names), leaves[name][0][0].shape[leaves[name][0][1]]) for name, names in seen.items()}
+    return {
+        name: Consumers(
+            tuple(c for c, _ in met), sizes[name], tuple(_in_order(columns, sizes[name]) for _, columns in met)
+        )
+        for name, met in found.items()
+    }
 
 
-def _same_units(value: Any, axis: int, leaf: Tensor, unit_axis: int, between: str) -> bool:
-    """Whether `value` was computed from `leaf`; raises if units were merged or mixed with others on the way."""
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        return False
-    columns = value.movedim(axis, 0)
-    width, units = columns.shape[0], leaf.shape[unit_axis]
-    for column in sorted({0, width // 2, width - 1}):  # a sample of the consumer's inputs
-        (gradient,) = torch.autograd.grad(columns[column].sum(), leaf, retain_graph=True, allow_unused=True)
-        if gradient is None:
-            return False
-        touched = gradient.movedim(unit_axis, 0).flatten(1).abs().sum(1).nonzero().flatten().tolist()
-        if width % units or any(unit != column * units // width for unit in touched):
-            raise ValueError(f"units are concatenated or mixed on the way from {between}; give weights= yourself")
-    return True
+def _in_order(columns: tuple[int, ...], units: int) -> tuple[int, ...] | None:
+    """None where the columns are the units in order, each as often as the others."""
+    often, rest = divmod(len(columns), units)
+    return None if not rest and columns == tuple(i // often for i in range(len(columns))) else columns
+
+
+def _sizes(twin: nn.Module, layers: list[str], inputs: Any) -> dict[str, int]:
+    """How many units each dropout layer has, seen in one pass."""
+    sizes: dict[str, int] = {}
+
+    def measure(name: str) -> Callable[..., None]:
+        return lambda module, _, output: sizes.update({name: output.shape[_unit_axis(module, output)]})
+
+    hooks = [twin.get_submodule(name).register_forward_hook(measure(name)) for name in layers]
+    _run(twin, inputs)
+    for hook in hooks:
+        hook.remove()
+    idle = [name for name in layers if name not in sizes]
+    if idle:
+        raise ValueError(f"{', '.join(idle)} never ran on the example; give weights= or leave the layer out")
+    return sizes
+
+
+def _unit_axis(module: nn.Module, output: Tensor) -> int:
+    return module.units.axis(output) if isinstance(module, Learned) else 1
+
+
+def _mend(_: nn.Module, __: Any, output: Any) -> Any:
+    """An output without NaN: marks end at the layers that consume them."""
+    if isinstance(output, PackedSequence):
+        return output._replace(data=output.data.nan_to_num())
+    if isinstance(output, tuple):  # recurrent layers: states, and the last of them
+        return tuple(_mend(_, __, part) for part in output)
+    return output.nan_to_num()
+
+
+def _run(model: nn.Module, inputs: Any) -> None:
+    with torch.no_grad(), torch.random.fork_rng():
+        arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, Mapping) else (inputs,)
+        model(*arguments, **(inputs if isinstance(inputs, Mapping) else {}))

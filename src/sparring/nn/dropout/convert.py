@@ -1,5 +1,6 @@
 """Swap the dropout layers of a finished model for learnable ones, in place."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ def convert(
 
     The old layer's drop rate becomes the starting rate, its mode (train or eval) is kept, and the rates live where the model
     does. How many units a layer sees is read from the layers before it in the same `nn.Sequential`, or observed on `example`.
+    Layers at p = 0 are switched off and stay as they are; so do layers through which the example does not pass, with a
+    warning that names them (a fused attention kernel, for one, never calls the dropout layer beside it).
 
     Args:
         model: changed in place.
@@ -50,9 +53,21 @@ def convert(
     found = match(model, glob, lambda m: isinstance(m, _DropoutNd) and not isinstance(m, _OURS), "dropout layer")
     if "" in found:
         raise ValueError("the model is itself a dropout layer; construct the new layer instead of converting")
+    off = [name for name, layer in found.items() if getattr(layer, "p", None) == 0]
+    found = {name: layer for name, layer in found.items() if name not in off}
+    if not found:
+        raise ValueError(
+            f"{', '.join(off)}: every dropout layer that {glob!r} names is at p=0.0, which is off; set its p first"
+        )
     if tie:
         features = 1
-    units = {} if features is not None or example is None else _observe(model, found, example, options.get("dim", 1))
+    units = {} if example is None else _observe(model, found, example, options.get("dim", 1))
+    idle = [] if example is None else sorted(set(found) - set(units))
+    if idle:
+        found = {name: layer for name, layer in found.items() if name in units}
+        if not found:
+            raise ValueError(f"the example passes through none of {', '.join(idle)}; give another example or glob")
+        warnings.warn(f"left alone, since the example does not pass through them: {', '.join(idle)}", stacklevel=2)
     device = options.get("device", next((p.device for p in model.parameters()), None))
     made: dict[str, nn.Module] = {}
     replacements: dict[int, nn.Module] = {}
@@ -118,7 +133,4 @@ def _observe(model: nn.Module, found: dict[str, nn.Module], example: Any, dim: i
             module.training = mode
         for handle in handles:
             handle.remove()
-    missing = sorted(set(found) - set(units))
-    if missing:
-        raise ValueError(f"the example does not pass through {', '.join(missing)}; give features= or a narrower glob")
     return units

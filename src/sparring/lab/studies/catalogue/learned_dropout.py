@@ -16,12 +16,11 @@ ACCURACY = Study(
     arms=(
         Arm("mc", DROP),
         Arm("lbd", DROP, control="mc"),
-        Arm("concrete-units", DROP, control="mc"),
-        Arm("gaussian", DROP, control="mc"),
         Arm("concrete", DROP, control="mc"),
+        Arm("gaussian", DROP, control="mc"),
     ),
     expects=(
-        Expect("lbd", "concrete-units", 0.75),
+        Expect("lbd", "concrete", 0.75),
         Expect("lbd", "gaussian", 2.31),
         Expect("lbd", "mc", 1.90),
     ),
@@ -37,7 +36,7 @@ UNCERTAINTY = replace(
     metric="pavgpu",
     tuned_on="accuracy",
     expects=(
-        Expect("lbd", "concrete-units", 4.55),
+        Expect("lbd", "concrete", 4.55),
         Expect("lbd", "gaussian", 11.81),
         Expect("lbd", "mc", 12.44),
     ),

@@ -43,6 +43,7 @@ CORPORA = {
     "multi30k": Corpus("multi30k", "val", "test_2016_flickr"),
     "iwslt14-de-en": Corpus("iwslt14-de-en", "valid", "test", prefix="tmp/", tokenised=True),
     "iwslt15-en-vi": Corpus("iwslt15-en-vi", "tst2012", "tst2013", tokenised=True),
+    "wmt16-en-de": Corpus("wmt16-en-de", "newstest2013.tok.bpe.32000", "newstest2014.tok.bpe.32000", tokenised=True),
 }
 
 

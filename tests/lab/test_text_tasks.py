@@ -1,0 +1,196 @@
+"""Language models and sentiment: what is perturbed and what is not, stages on real formats, and bad input in one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import sparring as sp
+from sparring.lab.cli.main import main
+from sparring.lab.data import DataError
+from sparring.lab.data.imdb import elec
+from sparring.lab.data.language import EOS
+from sparring.lab.registry import task
+from sparring.lab.runs.run import prepare
+from sparring.lab.tasks.sentiment.task import adopt
+
+SMALL = ["--scale", "small", "--set", "vectors=", "--set", "size=8", "--set", "hidden=60", "--set", "held=4", "--set", "epochs=1",
+         "--set", "epoch_batches=2", "--set", "batch=2", "--set", "labelled=8", "--set", "minimum=1", "--set", "first_epochs=1"]  # fmt: skip
+
+
+def reviews(root: Path, words: str = "a good film with a plot and no end", unsup: int = 70) -> Path:
+    """A folder in IMDB's format."""
+    for split, kinds in (("train", ("neg", "pos", "unsup")), ("test", ("neg", "pos"))):
+        for kind in kinds:
+            folder = root / "imdb/aclImdb" / split / kind
+            folder.mkdir(parents=True)
+            for number in range(unsup if kind == "unsup" else 60):
+                folder.joinpath(f"{number}_{1 if kind == 'neg' else 9}.txt").write_text(
+                    f"{words} {kind} {number % 5}" * 3
+                )
+    return root
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(list(arguments))
+    return code, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def session_of(name: str, method: str, **changes: object):
+    session = prepare(task(name).setting(method, overrides=changes))
+    session.model.train()
+    return session
+
+
+@pytest.mark.parametrize("method", ["vat", "adversarial_training", "adversarial_dropout_vat"])
+def test_neither_the_end_token_nor_padding_is_ever_perturbed(method: str) -> None:
+    session = session_of("imdb", method, truncate=100)
+    tokens, targets = session.batch(next(iter(session.batches())))
+    seen: list[torch.Tensor] = []
+    session.model.lstm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    session.objective(tokens, targets)
+    moved = seen[-1] - seen[0]  # the last pass repeats the clean pass's dropout
+    words = session.data.extra["vocabulary"]
+    frozen = (tokens == words.index[EOS]) | (tokens == words.pad)
+    assert int(frozen.sum()) >= len(tokens)
+    assert float(moved[frozen].abs().max()) == 0.0
+    assert bool((moved[~frozen].abs().amax(-1) > 0).any())
+
+
+def test_masks_and_word_vectors_share_one_clean_pass() -> None:
+    session = session_of("imdb", "adversarial_dropout_vat", truncate=100)
+    tokens, targets = session.batch(next(iter(session.batches())))
+    session.objective(tokens, targets)
+    notes = session.objective.diagnostics
+    assert {"adversarial_dropout/penalty", "vat/penalty", "clean_loss"} <= set(notes)
+    assert notes["forward_passes"] == 1 + 2 + 2
+    total = notes["clean_loss"] + notes["adversarial_dropout/penalty"] + notes["vat/penalty"]
+    assert notes["loss"] == pytest.approx(total, rel=1e-4)
+
+
+def test_a_mask_in_pieces_is_found_for_the_piece_that_counts() -> None:
+    """A review longer than `truncate` gets its adversarial mask where gradients flow."""
+    session = session_of("imdb", "adversarial_dropout", truncate=4)
+    tokens, targets = session.batch(next(iter(session.batches())))
+    assert tokens.shape[1] > 4
+    session.objective(tokens, targets).backward()
+    assert session.objective.diagnostics["adversarial_dropout/flips"] > 0
+    assert session.objective.diagnostics["adversarial_dropout/penalty"] > 0
+
+
+def test_the_classifier_takes_over_embedding_and_lstm_only() -> None:
+    reader, classifier = session_of("imdb-words", "plain").model, session_of("imdb", "plain").model
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
+    adopt(classifier, reader.state_dict())
+    for name, value in classifier.state_dict().items():
+        expected = reader.state_dict()[name] if name.startswith(("embedding", "lstm")) else before[name]
+        assert torch.equal(value, expected), name
+
+
+def test_the_methods_of_the_tables_are_there() -> None:
+    """Tables 1, 2 and 3."""
+    assert {m.name for m in task("imdb").methods} >= {
+        "plain", "adversarial_training", "vat", "variational_dropout", "expectation_linear", "fraternal_dropout",
+        "adversarial_dropout_last", "adversarial_dropout", "adversarial_dropout_k2", "adversarial_dropout_vat", "adversarial_dropout_k2_vat",
+    }  # fmt: skip
+    assert {m.name for m in task("ptb").methods} >= {
+        "plain", "variational_dropout", "expectation_linear", "fraternal_dropout", "adversarial_dropout", "r_drop",
+    }  # fmt: skip
+    assert {m.name for m in task("smnist").methods} >= {"adversarial_dropout_last", "adversarial_dropout_vat"}
+
+
+def test_the_adversary_of_the_language_model_flips_a_share_of_every_row() -> None:
+    session = session_of("ptb", "adversarial_dropout")
+    inputs, targets = session.batch(next(iter(session.batches())))
+    session.objective(inputs, targets)
+    flips = session.objective.diagnostics["adversarial_dropout/flips"]
+    assert 0 < flips <= int(0.1 * session.setting["size"])  # the mean over rows; `delta` of a row at most
+
+
+def test_reviews_of_a_folder_are_read_in_both_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = reviews(tmp_path / "data"), tmp_path / "out"
+    where = ["--data", str(data), "--out", str(out)]
+    assert main(["run", "imdb", *SMALL, *where, "--set", "unlabelled=150"]) == 0
+    (stage,) = (out / "imdb-words/small").glob("*/seed-0/result.json")
+    written = stage.stat().st_mtime_ns
+    assert main(["run", "imdb", "--method", "vat", "--seed", "1", *SMALL, *where, "--set", "unlabelled=150"]) == 0
+    assert stage.stat().st_mtime_ns == written  # shared, not trained again
+    reviews(tmp_path / "other", words="some quite other words")
+    where[1] = str(tmp_path / "other")
+    code, sentence = complaint(capsys, "run", "imdb", "--seed", "2", *SMALL, *where, "--set", "unlabelled=150")
+    assert code != 0
+    assert "data" in sentence
+
+
+def test_reviews_without_unlabelled_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = reviews(tmp_path / "data", unsup=0)
+    where = ["--data", str(data), "--out", str(tmp_path / "out"), *SMALL]
+    code, sentence = complaint(capsys, "run", "imdb", "--method", "vat", *where, "--set", "unlabelled=150")
+    assert (code, "train/unsup holds no review" in sentence) == (3, True)
+
+
+def test_an_empty_review_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = reviews(tmp_path / "data")
+    (data / "imdb/aclImdb/train/neg/3_1.txt").write_text("  <br />")
+    code, sentence = complaint(capsys, "run", "imdb", "--data", str(data), "--out", str(tmp_path / "out"), *SMALL)
+    assert (code, "neg/3_1.txt: is an empty review; remove it" in sentence) == (3, True)
+
+
+def test_a_corpus_without_its_validation_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb/ptb.train.txt").write_text("a b c\n" * 50)
+    code, sentence = complaint(
+        capsys, "run", "ptb", "--scale", "small", "--data", str(tmp_path), "--out", str(tmp_path / "o")
+    )
+    assert (code, sentence.startswith("sparring: ptb/ptb.valid.txt is not under")) == (3, True)
+
+
+def test_a_text_too_short_for_its_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, sentence = complaint(capsys, "run", "ptb", "--out", str(tmp_path), "--set", "batch=4000")
+    assert (code, "has no 4000 columns" in sentence) == (2, True)
+
+
+def test_elec_in_its_published_format(tmp_path: Path) -> None:
+    folder = tmp_path / "elec"
+    folder.mkdir()
+    for stem in ("elec-25k-train", "elec-test"):
+        (folder / f"{stem}.txt.tok").write_text("it works .\nit broke .\n")
+        (folder / f"{stem}.cat").write_text("2\n1\n")
+    found = elec("train", tmp_path)
+    assert (found.first, found.labels.tolist()) == (["it works .", "it broke ."], [1, 0])
+    (folder / "elec-test.cat").write_text("2\n")
+    with pytest.raises(DataError, match="has 1 classes for 2 reviews"):
+        elec("test", tmp_path)
+    (folder / "elec-test.cat").write_text("2\n5\n")
+    with pytest.raises(DataError, match="line 2: has the class '5'; a class is 1 or 2"):
+        elec("test", tmp_path)
+    (folder / "elec-test.txt.tok").write_text("fine\n\n")
+    with pytest.raises(DataError, match="line 2: holds an empty review"):
+        elec("test", tmp_path)
+
+
+def test_the_stand_in_for_elec_has_nothing_unlabelled(data_folder: Path, tmp_path: Path) -> None:
+    setting = task("elec").setting("vat", "small", 0, data_folder, {"unlabelled": 5000})
+    with pytest.raises(DataError, match="no reviews beyond its labelled ones"):
+        task("elec").load(setting)
+    data = task("elec").load(task("elec").setting("vat", "small", 0, data_folder))
+    assert len(data.unlabelled) == len(data.train) == 1_000
+
+
+def test_fine_tuning_goes_on_from_its_own_method_and_seed(tmp_path: Path) -> None:
+    assert main(["run", "ptb-tuned", "--method", "fraternal_dropout", "--seed", "3", "--out", str(tmp_path)]) == 0
+    (stage,) = tmp_path.glob("ptb/tiny/fraternal_dropout*/seed-3/result.json")
+    first, second = (json.loads(p.read_text()) for p in (stage, next(tmp_path.glob("ptb-tuned/**/result.json"))))
+    assert second["validation"]["perplexity"] < first["validation"]["perplexity"]
+
+
+def test_penalties_over_the_vocabulary_reach_the_lab() -> None:
+    """The language model's penalty is the mean over words: with weight .1 it is small beside the cross-entropy."""
+    session = session_of("ptb", "fraternal_dropout")
+    inputs, targets = session.batch(next(iter(session.batches())))
+    session.objective(inputs, targets)
+    notes = session.objective.diagnostics
+    assert 0 < notes["fraternal_dropout/penalty"] < notes["clean_loss"]
+    assert isinstance(session.objective, sp.Objective)
