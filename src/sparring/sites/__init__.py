@@ -1,5 +1,6 @@
 """Where a network is perturbed: one file a kind of site."""
 
+from ..nn.matching import match
 from .attention.scores import Scores
 from .input import Input
 from .mask import Mask
@@ -21,4 +22,5 @@ __all__ = [
     "Visit",
     "Weights",
     "Words",
+    "match",
 ]
