@@ -52,18 +52,25 @@ def _own_model() -> dict[str, Any]:
     model = Small()
     batch = torch.rand(8, 12), torch.randint(3, (8,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return dict(model=model, inputs=batch[0], targets=batch[1], loader=[batch, batch], optimizer=optimizer, F=F)
+    return {
+        "model": model,
+        "inputs": batch[0],
+        "targets": batch[1],
+        "loader": [batch, batch],
+        "optimizer": optimizer,
+        "F": F,
+    }
 
 
 def _pixels() -> dict[str, Any]:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
     images, labels = torch.rand(6, 3, 2, 2), torch.randint(3, (6,))
-    return dict(model=model, images=images, labels=labels, inputs=images, targets=labels)
+    return {"model": model, "images": images, "labels": labels, "inputs": images, "targets": labels}
 
 
 def _words() -> dict[str, Any]:
     tokens = torch.randint(1, 30, (4, 6))
-    return dict(model=Reader(), tokens=tokens, batches=[tokens])
+    return {"model": Reader(), "tokens": tokens, "batches": [tokens]}
 
 
 def _logits() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Where a network is perturbed: one file a kind of site."""
 
 from ..nn.matching import match
-from .attention.scores import Scores
+from .attention import Scores, register_attention, through_softmax
 from .input import Input
 from .mask import Mask
 from .output import Output
@@ -23,4 +23,6 @@ __all__ = [
     "Weights",
     "Words",
     "match",
+    "register_attention",
+    "through_softmax",
 ]
