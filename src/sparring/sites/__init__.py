@@ -1,6 +1,6 @@
 """Where a network is perturbed: one file a kind of site."""
 
-from .attention.scores import Scores
+from .attention import Scores, register_attention, through_softmax
 from .input import Input
 from .mask import Mask
 from .output import Output
@@ -21,4 +21,6 @@ __all__ = [
     "Visit",
     "Weights",
     "Words",
+    "register_attention",
+    "through_softmax",
 ]
