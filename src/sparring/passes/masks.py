@@ -54,6 +54,13 @@ class Masks:
     targets: Any = None
     ignore: int = -100
 
+    @property
+    def all_count(self) -> bool:
+        """Nothing was given or found, and the targets are one per example: every output counts."""
+        return (
+            self.given is None and not self.found and not (isinstance(self.targets, Tensor) and self.targets.dim() > 1)
+        )
+
     @classmethod
     def of(cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int) -> "Masks":
         """Look for masks by name among keyword inputs; what the user gave counts before them."""

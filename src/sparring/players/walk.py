@@ -198,12 +198,12 @@ def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> l
 
 def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], float]:
     """How far the follower went from its start, in radii, when somebody asks."""
-    norms = [ball.norm((e - s).detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
-    return partial(_in_radii, norms, ball.radius)
+    ends = [(s.detach(), e.detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
+    return partial(_in_radii, ends, ball)
 
 
-def _in_radii(norms: Sequence[Tensor], radius: float) -> float:
-    return float(torch.cat(list(norms)).mean()) / max(radius, 1e-30)
+def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) -> float:
+    return float(torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean()) / max(ball.radius, 1e-30)
 
 
 def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
