@@ -11,6 +11,7 @@ from scenes import SCENES, Scene
 from sparring import ensembles, recipes
 
 RECURRENT = ("lstm", "seq2seq")
+CLASSIFIERS = ("mlp", "convnet", "lstm", "transformer")
 EVERYWHERE = tuple(name for name in SCENES if name not in ("learned", "ensemble"))
 
 
@@ -49,6 +50,20 @@ def _control(recipe: Callable[..., sp.Objective]) -> Callable[..., sp.Objective]
         return recipe(model, scene.loss, at=scene.at, by=sp.Noise(sp.L2(radius)), **options)
 
     return build
+
+
+def _mart(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+    return recipes.mart(model, scene.loss, at=scene.at, ball=sp.Linf(radius), steps=2, start=1e-2, **options)
+
+
+def _weights(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+    return recipes.adversarial_weight_perturbation(
+        model, scene.loss, at=scene.at, ball=sp.Linf(radius), steps=2, **options
+    )
+
+
+def _entropy(scene: Scene, model: nn.Module, radius: float = 0.5, **options: Any) -> sp.Objective:
+    return recipes.entropy(model, scene.loss, **options)
 
 
 def _noise(scene: Scene, model: nn.Module, radius: float = 0.5, weight: float = 1.0, **options: Any) -> sp.Objective:
@@ -144,6 +159,10 @@ METHODS = (
     ),
     Method("salt-finite", _additive(recipes.salt, unroll="finite_difference", start=1e-2), label_free=True),
     Method("salt-late", _additive(recipes.salt, late=True, start=1e-2), label_free=True),
+    Method("trades", _additive(recipes.trades, sp.Linf, steps=2, start=1e-2), ball=sp.Linf, label_free=True),
+    Method("mart", _mart, CLASSIFIERS, ball=sp.Linf),
+    Method("adversarial_weight_perturbation", _weights, ("mlp", "convnet", "regression"), ball=None),
+    Method("entropy", _entropy, tuple(s for s in EVERYWHERE if s != "regression"), ball=None, label_free=True),
     Method("free_lb", _additive(recipes.free_lb, divergence=False)),
     Method("free_lb-penalty", _additive(recipes.free_lb, steps=2), label_free=True),
     Method("free_at", _additive(recipes.free_at, sp.Linf, divergence=False), ball=sp.Linf),

@@ -82,7 +82,7 @@ def _targets(path: Path) -> list[str]:
         if node.level:
             folder = path.parents[node.level - 1]
             parts = [*folder.relative_to(SOURCE).parts, *filter(None, (node.module or "").split("."))]
-            found += [parts[0]] if parts else [alias.name for alias in node.names]
+            found += [parts[0]] if parts else [a.name for a in node.names if a.name != "__version__"]
     return found
 
 

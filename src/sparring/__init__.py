@@ -76,6 +76,7 @@ __all__ = [
     "probability_error",
     "recipes",
     "reverse_kl",
+    "sites",
     "squared_error",
     "squared_loss",
     "symmetric_kl",

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 
 from .penalties import full_precision, per_example
 
+__all__ = ["binary_cross_entropy", "cross_entropy", "member_losses", "squared_loss"]
+
 
 def cross_entropy(
     outputs: Tensor,

@@ -280,6 +280,14 @@ class Objective(nn.Module):
         return not separate
 
     def _finish(self, step: Step, total: Tensor) -> None:
+        if (
+            torch.is_grad_enabled()
+            and not total.requires_grad
+            and any(p.requires_grad for p in self.model.parameters())
+        ):
+            raise RuntimeError(
+                "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
+            )
         step.notes["loss"] = total.detach()
         step.tapes.clear()
         step.cache.clear()

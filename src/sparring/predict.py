@@ -16,7 +16,9 @@ from .passes.layout import no_fast_path
 from .passes.replay import Tape, recording, replaying
 from .passes.step import logits_of
 from .penalties import full_precision
-from .sites.attention.scores import is_hugging_face_attention
+from .sites.attention.interface import is_hugging_face_attention
+
+__all__ = ["Prediction", "entropy", "passes", "predict", "stochastic"]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
-from .walk import State, Walk
+from .walk import State, Walk, moved
 
+NOISE = 100.0  # rounding errors: a first-order gain below so many is not told apart from none
 Update = Literal["normalised", "raw", "sign", "adam"]
 
 
@@ -35,6 +36,7 @@ class PGD(InBall):
             clean point.
         update: "normalised" (gradient divided by its norm in the ball's norm), "raw", "sign" or "adam".
         unroll: False, "autograd" or "finite_difference".
+        interaction: how much of the derivative through the ascent counts, from 0 (a plain ascent) to 1 (SALT's equations).
         betas: Adam's decay rates.
         difference: length of the finite-difference probe as a share of the radius; by default the root of the machine
             precision (its cube root if `central`).
@@ -47,6 +49,7 @@ class PGD(InBall):
     start: float | Literal["uniform"] = 1e-5
     update: Update = "normalised"
     unroll: Unroll = False
+    interaction: float = 1.0
     betas: tuple[float, float] = (0.9, 0.98)
     difference: float | None = None
     central: bool = False
@@ -63,6 +66,10 @@ class PGD(InBall):
             raise ValueError('PGD(update="raw") needs step_size=: a raw gradient has no natural length')
         if self.step_size is not None and not self.step_size > 0:
             raise ValueError(f"PGD(step_size={self.step_size}): a step is longer than 0")
+        if not 0 <= self.interaction <= 1:
+            raise ValueError(
+                f"PGD(interaction={self.interaction}): from 0, a plain ascent, to 1, all of its derivative"
+            )
         if self.start != "uniform" and not (isinstance(self.start, int | float) and self.start >= 0):
             raise ValueError(f'PGD(start={self.start!r}): a standard deviation >= 0, or "uniform"')
 
@@ -94,7 +101,7 @@ class PGD(InBall):
         elif self.update == "sign":
             moves = [torch.nan_to_num(g, 0.0, 0.0, 0.0).sign() for g in gradients]
         elif self.update == "normalised":
-            moves = [self.ball.normalise(g, slot.valid) for g, slot in zip(gradients, slots, strict=True)]
+            moves = [self._direction(g, slot) for g, slot in zip(gradients, slots, strict=True)]
         else:
             beta1, beta2 = self.betas
             clean = [torch.nan_to_num(g, 0.0, 0.0, 0.0) for g in gradients]
@@ -115,12 +122,23 @@ class PGD(InBall):
         )
         return State(deltas, first, second)
 
+    def _direction(self, gradient: Tensor, slot: Slot) -> Tensor:
+        """The gradient at norm 1. Its derivative is divided by the gradient's norm: where that norm is rounding error, the move
+        counts as a constant instead."""
+        unit = self.ball.normalise(gradient, slot.valid)
+        if not unit.requires_grad:
+            return unit
+        gain = self.ball.norm(gradient.detach(), slot.valid) * self.size
+        trusted = gain > NOISE * torch.finfo(gradient.dtype).eps
+        return torch.where(trusted.view(-1, *(1,) * (unit.dim() - 1)), unit, unit.detach())
+
     def respond(self, game: Game) -> Response:
-        state = State(tuple(self.first_move(slot) for slot in game.slots))
-        if self.unroll == "finite_difference":
+        state = begun = State(tuple(self.first_move(slot) for slot in game.slots))
+        unroll = self.unroll if self.interaction else False
+        if unroll == "finite_difference":
             return Walk(self, game).respond(state)
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
-        exact = self.unroll == "autograd"
+        exact = unroll == "autograd"
         for step in range(1, self.steps + 1):
             points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]
             if exact:
@@ -132,5 +150,11 @@ class PGD(InBall):
             good = good & sound(gradients, game.slots)
             state = self.advance(state._replace(deltas=tuple(points)), gradients, game.slots, step)
             if not exact:
-                state = State(*(tuple(t.detach() for t in part) for part in state))
-        return Response([only(good, d) for d in state.deltas], unperturbed=~good, backward_passes=self.steps)
+                state = state.map(Tensor.detach)
+        values = [only(good, d) for d in state.deltas]
+        notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
+        if exact and self.interaction < 1:
+            values = [v.detach() + self.interaction * (v - v.detach()) for v in values]
+        # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
+        # two, and through its forward pass, which costs one.
+        return Response(values, ~good, notes, backward_passes=self.steps * (4 if exact else 1))

@@ -1,9 +1,9 @@
 """What every player has in common: the game it is shown, and the response it gives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ class Payoff(Protocol):
     def __call__(self, values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor: ...
 
 
+def _nothing_to_check() -> None:
+    pass
+
+
 @dataclass
 class Game:
     """What a player sees: the slots it may perturb and the payoff it wants to raise.
@@ -30,8 +34,10 @@ class Game:
             `clean=` those outputs are compared with instead, and the whole model runs (no prefix replay).
         clean: clean outputs, detached.
         attached_clean: clean outputs as the leader sees them (with their graph unless the term detaches them).
-        parameters: what the leader trains.
+        parameters: what the leader trains; empty if the player is not unrolled.
         batch: number of examples.
+        unchanged: raises where the model is no longer what it was; for players that run it again during backward.
+        precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
     slots: list[Slot]
@@ -40,6 +46,8 @@ class Game:
     attached_clean: Tensor
     parameters: list[Tensor]
     batch: int
+    unchanged: Callable[[], None] = _nothing_to_check
+    precise_clean: Callable[[], Tensor] | None = None
 
 
 @dataclass
@@ -55,7 +63,7 @@ class Response:
 
     values: list[Tensor]
     unperturbed: Tensor | None = None
-    notes: dict[str, float | Tensor] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     backward_passes: int = 0
 
 
@@ -121,6 +129,10 @@ def slope(
     """
     if not payoff.requires_grad:
         raise RuntimeError(_NO_EFFECT)
+    device = payoff.device.type
+    if torch.is_autocast_enabled(device):  # backward must not run under autocast: it would round products of its own
+        with torch.autocast(device, enabled=False):
+            return slope(payoff, values, create_graph, retain_graph)
     try:
         with torch.enable_grad():
             total = payoff.sum()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..balls import Ball
+from ..penalties import full_precision
 from ..sites.site import Slot
 from .player import Game, Response, only, slope, sound
 
@@ -38,7 +40,12 @@ class Climber(Protocol):
     def difference(self) -> float | None: ...
     @property
     def central(self) -> bool: ...
+    @property
+    def interaction(self) -> float: ...
     def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State: ...
+
+
+SPREAD = 30.0  # how much shorter than the longest an example's pull may be before it needs a probe length of its own
 
 
 @dataclass
@@ -46,17 +53,20 @@ class Walk:
     """The steps of one ascent, remembered so that the leader's pull can be carried back through them.
 
     Let l be the payoff and w the leader's pull on the gradient used in step k. The missing term is the change of l's parameter
-    gradient along w, [grad l(delta + h w) - grad l(delta)] / h, against the gradient that step k took anyway (or, `central`,
-    against the opposite side). Update rule and projection are differentiated exactly: they are cheap and hold no model.
+    gradient along w. Where all examples pull about equally it is [grad l(delta + h w) - grad l(delta)] / h, against the gradient
+    that step k took anyway. Otherwise (or `central`, or where a box may cut the probe) every example i is probed along its unit
+    pull u_i on both sides: [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. All these passes
+    run in full precision, also under autocast. Update rule and projection are differentiated exactly: they are cheap and hold no model.
     """
 
     player: Climber
     game: Game
     history: list[tuple[State, list[Tensor], list[Tensor]]] = field(default_factory=list)
     good: Tensor | None = None
+    _final: list[Tensor] = field(default_factory=list)
 
     def respond(self, state: State) -> Response:
-        game, both = self.game, self.both_sides
+        game, both, begun = self.game, self.both_sides, state
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         for step in range(1, self.player.steps + 1):
             if both or not torch.is_grad_enabled() or not game.parameters:
@@ -68,24 +78,47 @@ class Walk:
             self.history.append((state, gradients, rest))
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
         self.good = good
-        final = [only(good, d) for d in state.deltas]
+        final = self._final = [only(good, d) for d in state.deltas]
         values = _Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
-        return Response(list(values), unperturbed=~good, backward_passes=self.player.steps * (2 + both))
+        notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
+        return Response(list(values), ~good, notes, backward_passes=self.player.steps * (2 + both))
 
-    def gradients(self, deltas: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters."""
-        points = [d.detach().requires_grad_() for d in deltas]
-        clean = self.game.clean.detach().requires_grad_()
-        with torch.enable_grad():
+        points, again = [d.detach().requires_grad_() for d in deltas], self.game.precise_clean
+        with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
+            # Through both sides at once under autocast: they nearly cancel, and rounding one of them would leave noise.
+            clean = full_precision(self.game.clean).detach().requires_grad_() if again is None else again()
             payoff = self.game.payoff(points, attached=True, clean=clean)
-        everything = slope(payoff, [*points, clean, *self.game.parameters])
-        return everything[: len(points)], everything[len(points) :]
+            payoff = payoff if weights is None else payoff * weights
+        wanted = [*points, *([clean] if again is None else []), *self.game.parameters]
+        everything = slope(payoff, wanted)
+        rest = everything[len(points) :]
+        return everything[: len(points)], rest if again is None else [torch.zeros_like(self.game.clean), *rest]
+
+    def _precise_pull(self, pulls: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The leader's pull, whose direction is the payoff's gradient at the answer, taken in full precision.
+
+        A normalised step hands on only the part of the pull across its own direction: a small difference of large numbers, which
+        the rounding of a half-precision pass would replace by noise.
+        """
+        if self.game.precise_clean is None:
+            return pulls
+        points = [d.detach().requires_grad_() for d in self._final]
+        with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
+            payoff = self.game.payoff(points, clean=self.game.precise_clean().detach())
+        precise = slope(payoff, points)
+        along = sum((p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True))
+        size = sum(g.square().flatten(1).sum(1) for g in precise)
+        share = torch.where(size > 0, along / torch.where(size > 0, size, 1.0), 0.0)
+        return [share.view(-1, *(1,) * (g.dim() - 1)) * g for g in precise]
 
     def back(self, pulls: Sequence[Tensor]) -> list[Tensor | None]:
         """Carry the leader's pull on the final perturbation back to the clean outputs and the parameters."""
         player, slots = self.player, self.game.slots
+        self.game.unchanged()
         assert self.good is not None
-        pull = State(tuple(only(self.good, p) for p in pulls))
+        pull = State(tuple(only(self.good, p) for p in self._precise_pull(pulls)))
         total: list[Tensor | None] = [None] * (1 + len(self.game.parameters))
         for step in range(player.steps, 0, -1):
             state, gradients, rest = self.history[step - 1]
@@ -98,31 +131,49 @@ class Walk:
             back = torch.autograd.grad(after, before, weights, allow_unused=True, materialize_grads=True)
             pull = State(*_regroup(back, state))
             probe = [torch.where(torch.isfinite(w), w, 0.0) for w in back[len(state.flat()) :]]
-            length = max(float(player.ball.norm(w, slot.valid).max()) for w, slot in zip(probe, slots, strict=True))
-            if length == 0:
+            lengths = torch.stack([player.ball.norm(w, s.valid) for w, s in zip(probe, slots, strict=True)]).amax(0)
+            longest = float(lengths.max())
+            if longest == 0:
                 continue
-            h = self._share(probe[0]) * player.ball.radius / length
-            here, there = self._difference(state.deltas, probe, (gradients, rest), h)
+            alike = bool((lengths * SPREAD >= longest)[lengths > 0].all())
+            if rest and alike and not self.both_sides:
+                here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
+            else:
+                here, there = self._around(state.deltas, probe, lengths)
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
-        return total
+        return [None if t is None else t * player.interaction for t in total]
 
-    def _difference(
-        self, deltas: Sequence[Tensor], probe: Sequence[Tensor], at_delta: tuple[list[Tensor], list[Tensor]], h: float
+    def _ahead(
+        self,
+        deltas: Sequence[Tensor],
+        probe: Sequence[Tensor],
+        near0: Sequence[Tensor],
+        far0: Sequence[Tensor],
+        longest: float,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Directional derivative along the probe of the gradients in the perturbations and in everything else."""
-        ahead = self._in_box([d + h * w for d, w in zip(deltas, probe, strict=True)])
-        near, far = self.gradients(ahead)
-        near0, far0, span = *at_delta, h
-        if self.both_sides:
-            # A box may have moved the first point: the second one lies the same way behind it, so that the two still differ
-            # by a multiple of the probe.
-            span = 2 * h if self.player.central else h
-            near0, far0 = self.gradients(self._in_box([a - span * w for a, w in zip(ahead, probe, strict=True)]))
-        return (
-            [(a - b) / span for a, b in zip(near, near0, strict=True)],
-            [(a - b) / span for a, b in zip(far, far0, strict=True)],
-        )
+        """Derivative along the probe of the gradients in the perturbations and in everything else, from one more point."""
+        h = self._share(probe[0], 1 / 2) * self.player.ball.radius / longest
+        near, far = self.gradients([d + h * w for d, w in zip(deltas, probe, strict=True)])
+        return _quotient(near, near0, h), _quotient(far, far0, h)
+
+    def _around(
+        self, deltas: Sequence[Tensor], probe: Sequence[Tensor], lengths: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same from two points, with a probe length of its own for every example."""
+        boxed = self.player.ball.box is not None
+        h = self._share(probe[0], 1 / 2 if boxed else 1 / 3) * self.player.ball.radius
+        scale = torch.where(lengths > 0, lengths, 1.0)
+        unit = [w / scale.view(-1, *(1,) * (w.dim() - 1)) for w in probe]
+        ahead = self._in_box([d + h * u for d, u in zip(deltas, unit, strict=True)])
+        # A box may have cut the first point. The second one lies one length behind it: in the box as well, and the two still
+        # differ by a multiple of the probe.
+        span = h if boxed else 2 * h
+        behind = self._in_box([a - span * u for a, u in zip(ahead, unit, strict=True)])
+        weights = lengths if len(lengths) > 1 or self.game.batch == 1 else lengths.expand(self.game.batch)
+        near, far = self.gradients(ahead, weights)
+        near0, far0 = self.gradients(behind, weights)
+        return _quotient(near, near0, span), _quotient(far, far0, span)
 
     @property
     def both_sides(self) -> bool:
@@ -133,10 +184,26 @@ class Walk:
         ball, slots = self.player.ball, self.game.slots
         return [ball.in_box(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
 
-    def _share(self, like: Tensor) -> float:
+    def _share(self, like: Tensor, power: float) -> float:
+        """The probe's length as a share of the radius, from the precision in which the model really computes."""
         if self.player.difference is not None:
             return self.player.difference
-        return torch.finfo(like.dtype).eps ** (1 / 3 if self.player.central else 1 / 2)
+        kinds = {like.dtype} | {p.dtype for p in self.game.parameters if p.is_floating_point()}
+        return max(torch.finfo(kind).eps for kind in kinds) ** power
+
+
+def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> list[Tensor]:
+    return [(a - b) / span for a, b in zip(there, here, strict=True)]
+
+
+def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], float]:
+    """How far the follower went from its start, in radii, when somebody asks."""
+    norms = [ball.norm((e - s).detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
+    return partial(_in_radii, norms, ball.radius)
+
+
+def _in_radii(norms: Sequence[Tensor], radius: float) -> float:
+    return float(torch.cat(list(norms)).mean()) / max(radius, 1e-30)
 
 
 def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
@@ -153,16 +220,10 @@ class _Follower(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, walk: Walk, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.walk, ctx.count = walk, count
-        ctx.autocast = (
-            torch.is_autocast_enabled(tensors[0].device.type),
-            torch.get_autocast_dtype(tensors[0].device.type),
-        )
         return tuple(t.view_as(t) for t in tensors[:count])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *pulls: Tensor) -> tuple[Any, ...]:
-        enabled, dtype = ctx.autocast
-        with torch.autocast(pulls[0].device.type, enabled=enabled, dtype=dtype):
-            total = ctx.walk.back(pulls)
+        total = ctx.walk.back(pulls)
         return (None, None, *(None for _ in range(ctx.count)), *total)

@@ -26,6 +26,7 @@ def salt(
     start: float = 1e-5,
     update: Update = "normalised",
     unroll: Unroll = "autograd",
+    interaction: float = 1.0,
     by: Player | None = None,
     penalty: Penalty = kl,
     weight: Weight = 1.0,
@@ -51,6 +52,7 @@ def salt(
         update: "normalised", "raw" (the paper's SGD follower, needs `step_size`), "adam", "sign".
         unroll: "autograd" (exact, double backward), "finite_difference" (cheaper, any model), or False: the same ascent as a
             constant, which is what the Stackelberg gradient is to be compared with.
+        interaction: how much of the derivative through the ascent counts, from 0 (the same as `unroll=False`) to 1 (eq. 6).
         by: another player instead: `sp.Noise(ball)` is the random control.
         penalty: KL(clean || perturbed) as in the paper; `symmetric_kl`, or `squared_error` for regression.
         weight: alpha of eq. 5.
@@ -58,6 +60,6 @@ def salt(
         share_noise: same dropout in all passes.
         options: go to `Objective`.
     """
-    player = by or PGD(ball, steps, step_size, start, update, unroll=unroll)
+    player = by or PGD(ball, steps, step_size, start, update, unroll, interaction)
     term = Term(site_of(at), player, penalty, weight, share_noise, detach_clean, name="salt")
     return Objective(model, loss, term, **options)

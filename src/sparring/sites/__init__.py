@@ -1,6 +1,7 @@
 """Where a network is perturbed: one file a kind of site."""
 
-from .attention.scores import Scores
+from ..nn.matching import match
+from .attention import Scores, register_attention, through_softmax
 from .input import Input
 from .mask import Mask
 from .output import Output
@@ -21,4 +22,7 @@ __all__ = [
     "Visit",
     "Weights",
     "Words",
+    "match",
+    "register_attention",
+    "through_softmax",
 ]

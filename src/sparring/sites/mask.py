@@ -1,24 +1,33 @@
 """The mask of a dropout layer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.dropout import _DropoutNd
 
 from ..nn.matching import match
+from .attention.interface import is_hugging_face_attention
+from .functional import drops_by_function, install_drop
 from .site import EVERYWHERE, Kind, Site, Undo, Visit, patch_forward
 from .time_major import batch_dim_of, note_time_major
 
-_OWN = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}
+_OWN: dict[type[nn.Module], Any] = {
+    nn.Dropout: F.dropout,
+    nn.Dropout1d: F.dropout1d,
+    nn.Dropout2d: F.dropout2d,
+    nn.Dropout3d: F.dropout3d,
+}
 
 
 @dataclass(frozen=True)
 class Mask(Site):
     """The multiplier that a dropout layer applies, scale included.
 
-    Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do).
+    Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do). A module
+    that calls `torch.nn.functional.dropout` in its own code counts as a layer, each call a slot: BART's and Whisper's layers, and
+    Hugging Face's attention weights under `attn_implementation="eager"` (a fused kernel never shows its mask).
     Feature dropout keeps its shape: one number per channel. Neither it nor a multiplier (B, H) has padding: entries are units.
 
     >>> import sparring as sp
@@ -49,23 +58,30 @@ class Mask(Site):
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         note_time_major(model)
-        return match(model, self.glob, lambda m: type(m) in _OWN or hasattr(m, "draw"), "dropout layer")
+        return match(
+            model, self.glob, lambda m: type(m) in _OWN or hasattr(m, "draw") or drops_by_function(m), "dropout layer"
+        )
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         dim = batch_dim_of(module)
 
-        def forward(input: Tensor) -> Tensor:
+        def drop(input: Tensor, p: float, training: bool) -> Tensor:
             first = input.movedim(dim, 0)
             # What is shared is counted examples first; else the layer draws in its own order, as it always does.
-            clean = self._clean(module, first) if self.share else self._clean(module, input).movedim(dim, 0)
-            units = clean.dim() == 2 or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+            draw = first if self.share else input
+            clean = self._clean(module, draw, p, training)
+            clean = clean if self.share else clean.movedim(dim, 0)
+            units = clean.dim() == 2 or attends or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
             valid = EVERYWHERE if units else None
             return input * visit(name or "mask", clean, valid).movedim(0, dim).to(input.dtype)
 
-        return patch_forward(module, forward)
+        attends = is_hugging_face_attention(module)
+        if type(module) in _OWN or hasattr(module, "draw"):
+            return patch_forward(module, lambda input: drop(input, getattr(module, "p", 0.0), module.training))
+        return install_drop(module, drop)
 
-    def _clean(self, module: nn.Module, input: Tensor) -> Tensor:
-        if self.keep is None and not isinstance(module, tuple(_OWN)):
+    def _clean(self, module: nn.Module, input: Tensor, p: float, training: bool) -> Tensor:
+        if self.keep is None and hasattr(module, "draw"):
             return module.draw(input).contiguous()  # type: ignore[operator]  # expanded, it would be one mask for the batch
         shape = list(input.shape)
         if isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
@@ -75,5 +91,4 @@ class Mask(Site):
         ones = torch.ones(shape, dtype=input.dtype, device=input.device)
         if self.keep is not None:
             return ones if self.keep == 1 else torch.bernoulli(ones * self.keep) / self.keep
-        assert isinstance(module, _DropoutNd)
-        return _OWN[type(module)](ones, module.p, module.training)
+        return _OWN.get(type(module), F.dropout)(ones, p, training)

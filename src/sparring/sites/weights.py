@@ -73,14 +73,10 @@ class Weights(Site):
 
 def _with_weights(module: nn.Module, weights: dict[str, Tensor], run: Callable[[], Any]) -> Any:
     """Run with other tensors in place of parameters; the parameters are back afterwards, whatever happens."""
-    kept = {key: module._parameters[key] for key in weights}
+    held = module._parameters  # past nn.Module.__setattr__, and in place: the order of parameters must not change
+    kept = {key: held[key] for key in weights}
     try:
-        for key, weight in weights.items():
-            if weight is not kept[key]:
-                del module._parameters[key]
-                module.__dict__[key] = weight
+        held.update(weights)  # type: ignore[arg-type]
         return run()
     finally:
-        for key, parameter in kept.items():
-            module.__dict__.pop(key, None)
-            module._parameters[key] = parameter
+        held.update(kept)

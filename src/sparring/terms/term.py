@@ -1,6 +1,7 @@
 """A term: one perturbation of the network, and what is charged for it."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +12,18 @@ from torch import Tensor
 
 from ..balls import Ball
 from ..nn.randomness import fresh
+from ..passes.mark import Mark, is_sharded
 from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response
 from ..sites.site import Site
 from .playable import Playable, Weight, at_step
+
+LOOKS = (
+    1,
+    10,
+    100,
+)  # training steps at which a player is asked whether it plays: asking makes the host wait for the device
 
 
 @dataclass(frozen=True)
@@ -143,8 +151,23 @@ class Term(Playable):
             return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
 
         slots = [slot.bare() for slot in step.slots(at)]
-        parameters: list[Tensor] = [p for p in step.model.parameters() if p.requires_grad] if self.by.unroll else []
-        game = Game(slots, payoff, step.outputs.detach(), step.outputs, parameters, step.batch)
+        game = Game(slots, payoff, step.outputs.detach(), step.outputs, [], step.batch)
+        if self.by.unroll:
+            game.parameters = [p for p in step.model.parameters() if p.requires_grad]
+            if any(map(is_sharded, game.parameters)):
+                raise RuntimeError(
+                    f"{step.speaker}: unrolling differentiates through all parameters, and here each process holds a part of them: "
+                    "use DistributedDataParallel instead of sharding, or unroll=False"
+                )
+            if self.by.unroll == "finite_difference":
+                game.unchanged = Mark(step.model).check
+                if torch.is_autocast_enabled(step.outputs.device.type):
+                    if self.payoff is not None or self.supervised or self.penalty is None:
+                        raise ValueError(
+                            f'{step.speaker}: unroll="finite_difference" under autocast needs a player that climbs the penalty that is '
+                            'charged, and nothing else; use unroll="autograd", or full precision'
+                        )
+                    game.precise_clean = partial(_in_full_precision, step, noise)
         with torch.enable_grad():
             response = self.by.respond(game)
         step.backward_passes += response.backward_passes
@@ -185,6 +208,8 @@ class Term(Playable):
         step.note(**response.notes)
         if response.unperturbed is not None:
             step.note(unperturbed=partial(torch.sum, response.unperturbed))
+        if step.number in LOOKS:
+            _warn(step.speaker, response)
         assert self.by is not None
         ball = self.by.bound
         if ball is None:
@@ -195,6 +220,29 @@ class Term(Playable):
         if step.cache.get("measure_noise"):
             with torch.no_grad():
                 step.note(noise_penalty=game.payoff(_noise_of(values, norms, game, ball)).mean())
+
+
+def _warn(name: str, response: Response) -> None:
+    """Say it, once, where a player does not play."""
+    if response.unperturbed is not None and float(response.unperturbed.float().mean()) > 0.5:
+        warnings.warn(
+            f"{name}: most examples were left unperturbed, because the gradient there is zero or not finite; start farther away "
+            "(start=), or look at the outputs that the penalty compares",
+            stacklevel=6,
+        )
+        return
+    moved = response.notes.get("moved")
+    if callable(moved) and moved() < 1e-3:
+        warnings.warn(
+            f"{name}: the player moved by {moved():.1e} of its radius from its random start: the ball never binds, and this is "
+            'noise in all but name. Use a larger step_size, or update="normalised"',
+            stacklevel=6,
+        )
+
+
+def _in_full_precision(step: Step, noise: Any) -> Tensor:
+    with torch.autocast(step.outputs.device.type, enabled=False):
+        return step.run({}, noise=noise, replay=False)
 
 
 def _mean_norm(norms: Sequence[Tensor]) -> float:

@@ -13,10 +13,13 @@ import pytest
 
 from sparring.lab.cli.main import main
 from sparring.lab.errors import LabError
+from sparring.lab.runs.files import locked
+from sparring.lab.runs.folder import folder_of
 from sparring.lab.studies import Arm, Expect, Study, over
 from sparring.lab.studies.library import from_file, studies, study
 from sparring.lab.studies.plan import Progress, wanted
 from sparring.lab.studies.records import Record, read
+from sparring.lab.studies.run import Worklist
 
 OWN = """
 from sparring.lab.studies import Arm, Expect, Study, over
@@ -37,7 +40,8 @@ def record(run: object, value: float | None) -> Record:
     setting = run.setting  # type: ignore[attr-defined]
     line = {"task": setting.task, "scale": setting.scale, "method": setting.method, "values": dict(setting.values)}
     line |= {"seed": setting.seed, "role": run.role, "version": 1}  # type: ignore[attr-defined]
-    return Record({**line, "validation": {"error": value}, "test": {"error": value}})
+    against = None if value is None else -value  # the test split prefers what validation does not
+    return Record({**line, "validation": {"error": value}, "test": {"error": against}})
 
 
 def test_every_tuned_arm_has_equally_many_trials_and_seeds_stay_apart() -> None:
@@ -104,6 +108,17 @@ def test_a_study_of_ones_own_runs_stops_and_goes_on(tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert "noise against plain" in shown
     assert (records / "mine.svg").read_text().startswith("<svg xmlns=")
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    entry = make()
+    work = Worklist(entry, tmp_path / "s.jsonl", tmp_path, None, None, None, print, ["plain", "noise"])
+    taken = folder_of(tmp_path, wanted(entry, entry.arms[0], {}, "evaluation")[0].setting)
+    source = iter(work)
+    with locked(taken):
+        first, second = next(source), next(source)
+    assert [first.setting.seed, second.setting.seed] == [1, 2]
+    assert next(source).setting.seed == 0
 
 
 @pytest.mark.long

@@ -136,6 +136,8 @@ def tidy(path: Path) -> None:
     index = checkpoint.index_of(path / checkpoint.NEWEST)
     if set(index) != {"best"} or (path / checkpoint.OLDER).exists():
         checkpoint.keep_only(path, "best")
+    else:
+        checkpoint.clear(path)
 
 
 def reopened(path: Path, setting: Setting) -> dict[str, Any] | None:

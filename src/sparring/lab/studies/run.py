@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import Diverged, LabError
+from ..errors import Diverged, LabError, RunError
 from ..pool import Job, Orders, execute_all
 from ..runs import environment
-from ..runs.files import read_json
+from ..runs.files import locked, read_json
 from ..runs.folder import folder_of, read_metrics
 from .plan import Progress, Wanted
 from .records import append, read
@@ -54,6 +54,15 @@ def entries(study: Study, run: Wanted, path: Path) -> dict[str, Any]:
     }
 
 
+def busy(path: Path) -> bool:
+    """Whether another process is at work in a run folder."""
+    try:
+        with locked(path):
+            return False
+    except RunError:
+        return True
+
+
 class Worklist:
     """The runs still to do, one by one, read anew from the records each time so that others may work on them too."""
 
@@ -79,12 +88,14 @@ class Worklist:
                 return
             progress, paths = self.progress(), {job.path for job in self.begun}
             missing = (run for run in progress.missing() if run.arm.name in self.arms)
-            waiting = (run for run in missing if folder_of(self.out, run.setting) not in paths)
-            run = next(waiting, None)
+            waiting = ((run, folder_of(self.out, run.setting)) for run in missing)
+            run, path = next(
+                ((run, path) for run, path in waiting if path not in paths and not busy(path)), (None, self.out)
+            )
             if run is None:
                 yield None
                 continue
-            job = Job(run.setting, folder_of(self.out, run.setting), run.role)
+            job = Job(run.setting, path, run.role)
             self.begun[job] = run
             self.left = None if self.left is None else self.left - 1
             yield job

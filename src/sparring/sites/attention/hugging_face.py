@@ -3,34 +3,35 @@
 While a layer is watched its private view of the config names an attention implementation registered here; the model's
 config, weights and code are not touched, and the mask is built for the implementation that the model was loaded with. The
 same names are registered as mask implementations too: an attention function without its mask function gets no padding.
+
+What the visit adds goes into the additive mask of the layer's own kernel, so that caps, sinks, position biases and whatever else a
+family does to its scores stay as they are. Imported when a Hugging Face layer is met.
 """
 
 import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ...penalties import full_precision
 from ..site import Undo
-from .multihead import ScoreVisit
+from .registry import ScoreVisit
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ImportError as error:
     raise ImportError("Scores on Hugging Face models needs transformers>=4.56: pip install 'sparring[hf]'") from error
 
 KERNELS = ("eager", "sdpa")
 _PREFIX = "sparring_"
 _CROSS = ("encoder_hidden_states", "key_value_states")
-# Arguments by which some families change the scores in a way of their own.
-_FOREIGN = ("softcap", "s_aux", "head_mask")
 
 
 @dataclass
@@ -38,22 +39,12 @@ class _Watch:
     """One watched layer: who looks, and whether its present call attends to another sequence."""
 
     visits: list[ScoreVisit]
-    kernel: str
+    kernel: Callable[..., tuple[Tensor, Tensor | None]]
+    fused: bool
     cross: bool = False
 
 
 _WATCHED: "WeakKeyDictionary[nn.Module, _Watch]" = WeakKeyDictionary()
-
-
-def attends_by_interface(module: nn.Module) -> bool:
-    """Whether this very module (not its children) asks the attention interface for its kernel."""
-    return _kind_attends(type(module))  # type: ignore[arg-type]  # classes are hashable
-
-
-@cache
-def _kind_attends(kind: type[nn.Module]) -> bool:
-    forward = inspect.unwrap(kind.forward)
-    return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
 
 
 def install_attention(module: nn.Module, visit: ScoreVisit) -> Undo:
@@ -65,7 +56,7 @@ def install_attention(module: nn.Module, visit: ScoreVisit) -> Undo:
             f"Scores: {type(module).__name__} runs the {kernel!r} kernel, which never holds the scores; "
             'load the model with attn_implementation="eager" or "sdpa"'
         )
-    watch = _WATCHED.get(module) or _Watch([], kernel)
+    watch = _WATCHED.get(module) or _Watch([], _own_kernel(module, kernel), fused=kernel == "sdpa")
     _WATCHED[module] = watch
     watch.visits.append(visit)
     private = copy.copy(config)
@@ -88,45 +79,71 @@ def install_attention(module: nn.Module, visit: ScoreVisit) -> Undo:
     return undo
 
 
+def _own_kernel(module: nn.Module, kernel: str) -> Callable[..., Any]:
+    """The function that the layer would have called."""
+    if kernel != "eager":
+        return ALL_ATTENTION_FUNCTIONS[kernel]
+    forward = inspect.unwrap(type(module).forward)
+    for name in forward.__code__.co_names:
+        if name.endswith("eager_attention_forward") and name in forward.__globals__:
+            return forward.__globals__[name]
+    raise ValueError(
+        f'Scores: the eager kernel of {type(module).__name__} cannot be found; load the model with attn_implementation="sdpa", '
+        "or register_attention a function for this layer"
+    )
+
+
 def _attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
     is_causal: bool | None = None,
-    position_bias: Tensor | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention written out: scores (shown to whoever watches), mask, softmax, dropout, sum; the steps of the eager kernel."""
+    """The layer's own kernel, with what the visits add to the scores added to its mask."""
     watch = _WATCHED.get(module)
     if watch is None:
         raise RuntimeError(f"{type(module).__name__} kept a config of sparring after its perturbed pass ended")
-    if foreign := [name for name in _FOREIGN if kwargs.get(name) is not None]:
-        raise ValueError(
-            f"Scores: {type(module).__name__} changes its scores by {foreign[0]}, which this adapter does not know"
-        )
-    groups = getattr(module, "num_key_value_groups", 1)
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = torch.matmul(query, key.transpose(2, 3)) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if position_bias is not None:
-        scores = scores + position_bias
-    if watch.kernel == "sdpa" and attention_mask is None and scores.shape[2] > 1:
-        causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril() if causal else None
-    valid = _valid(scores, attention_mask, watch.cross)
+    if is_causal is not None:
+        kwargs["is_causal"] = is_causal
+    scores = shown_scores(module, query, key, kwargs)
+    mask = None if attention_mask is None else attention_mask[..., : scores.shape[-1]]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if watch.fused and causal and mask is None and scores.shape[2] > 1:
+        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    valid = _valid(scores, mask, watch.cross)
+    placed = scores
     for visit in watch.visits:
-        scores = visit(scores, valid)
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
-    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
-    return output, weights if watch.kernel == "eager" else None
+        placed = visit(placed, valid)
+    if placed is scores:
+        return watch.kernel(module, query, key, value, attention_mask, **kwargs)
+    shift = (placed - scores).to(query.dtype)
+    return watch.kernel(module, query, key, value, _added(mask, shift), **kwargs)
+
+
+def shown_scores(module: nn.Module, query: Tensor, key: Tensor, options: dict[str, Any]) -> Tensor:
+    """The scores before any mask (B, heads, queries, keys), in float32 at least: a shift in half precision would be rounded away."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key = key.repeat_interleave(groups, 1)
+    scaling = options.get("scaling")
+    scores = full_precision(
+        torch.matmul(query, key.transpose(2, 3)) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    )
+    if (cap := options.get("softcap")) is not None:
+        scores = cap * torch.tanh(scores / cap)
+    bias = options.get("position_bias")
+    return scores if bias is None else scores + bias
+
+
+def _added(mask: Tensor | None, shift: Tensor) -> Tensor:
+    if mask is None:
+        return shift
+    if mask.dtype == torch.bool:
+        mask = torch.zeros((), dtype=shift.dtype, device=shift.device).masked_fill(~mask, torch.finfo(shift.dtype).min)
+    return mask + shift
 
 
 def _valid(scores: Tensor, mask: Tensor | None, cross: bool) -> Tensor:

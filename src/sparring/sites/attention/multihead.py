@@ -1,23 +1,18 @@
 """How `Scores` reaches into `nn.MultiheadAttention`: through the additive mask, so that every option of the layer holds."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...penalties import full_precision
 from ..site import Undo, patch_forward
+from .registry import ScoreVisit, register_attention
 
 
-class ScoreVisit(Protocol):
-    """Given the clean scores and which of them count, returns the scores that shall stand."""
-
-    def __call__(self, scores: Tensor, valid: Tensor | None) -> Tensor: ...
-
-
-def install_multihead(module: nn.MultiheadAttention, visit: ScoreVisit) -> Undo:
+@register_attention(nn.MultiheadAttention)
+def install_multihead(module: nn.Module, visit: ScoreVisit) -> Undo:
     """Make the layer show its scores (B, heads, queries, keys) to `visit` and attend by what it returns."""
+    assert isinstance(module, nn.MultiheadAttention)
     attend = module.forward
 
     def forward(

@@ -1,16 +1,13 @@
 """Attention scores before their softmax."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ...nn.attention import ScorePoint
 from ...nn.matching import match, pattern
 from ..site import Kind, Site, Undo, Visit
-from .multihead import ScoreVisit, install_multihead
+from .registry import adapter_of, reachable
 
 
 @dataclass(frozen=True)
@@ -18,9 +15,10 @@ class Scores(Site):
     """The pre-softmax scores of attention layers, one row per query.
 
     Reaches `sparring.nn.AdditiveAttention` and `ScaledDotAttention` (and any layer of yours that sends its scores through
-    a submodule `scores = ScorePoint()`), `nn.MultiheadAttention`, the transformer layers of torch, and Hugging Face models
-    that attend through the attention interface (`eager` or `sdpa`). The layers are left as they are; padding is found
-    in the masks they get, and is never perturbed. Scores have shape (B, T), or (B, heads, queries, keys).
+    a submodule `scores = ScorePoint()`), `nn.MultiheadAttention`, the transformer layers of torch, Hugging Face models
+    that attend through the attention interface (`eager` or `sdpa`), DeBERTa, XLNet and Swin's windows; `register_attention` adds
+    other layers. The layers are left as they are; padding is found in the masks they get, and is never perturbed. Scores have shape
+    (B, T), or (B, heads, queries, keys).
 
     >>> import sparring as sp
     >>> layer = sp.nn.AdditiveAttention(4)
@@ -66,13 +64,9 @@ class Scores(Site):
         def visit_heads(scores: Tensor, valid: Tensor | None) -> Tensor:
             return self._visit(name or "scores", scores, valid, visit)
 
-        if isinstance(getattr(module, "scores", None), ScorePoint):
-            return _install_point(module, visit_heads)
-        if isinstance(module, nn.MultiheadAttention):
-            return install_multihead(module, visit_heads)
-        from .hugging_face import install_attention
-
-        return install_attention(module, visit_heads)
+        adapter = adapter_of(module)
+        assert adapter is not None, "modules() finds layers with an adapter only"
+        return adapter(module, visit_heads)
 
     def _visit(self, name: str, scores: Tensor, valid: Tensor | None, visit: Visit) -> Tensor:
         if self.heads is None:
@@ -96,30 +90,3 @@ def _lineage(name: str) -> list[str]:
     """A module's name and those of all that contain it: "a.b" -> "", "a", "a.b"."""
     parts = name.split(".")
     return ["", *(".".join(parts[: k + 1]) for k in range(len(parts)))]
-
-
-def reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The attention layers at or below `module` that `Scores` can act on, with their names."""
-    for name, child in module.named_modules():
-        own = isinstance(getattr(child, "scores", None), ScorePoint) or isinstance(child, nn.MultiheadAttention)
-        if own or is_hugging_face_attention(child):
-            yield name, child
-
-
-def is_hugging_face_attention(module: nn.Module) -> bool:
-    """Whether this very module asks the attention interface of transformers for its kernel."""
-    # A Hugging Face module can only be here if its library is imported already: nobody else pays for the import.
-    if "transformers" not in sys.modules or not hasattr(getattr(module, "config", None), "_attn_implementation"):
-        return False
-    from .hugging_face import attends_by_interface
-
-    return attends_by_interface(module)
-
-
-def _install_point(module: nn.Module, visit: ScoreVisit) -> Undo:
-    def after(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], scores: Tensor) -> Tensor:
-        return visit(scores, kwargs.get("valid", args[1] if len(args) > 1 else None))
-
-    point = module.scores
-    assert isinstance(point, ScorePoint)
-    return point.register_forward_hook(after, with_kwargs=True).remove

@@ -1,7 +1,7 @@
 """Losses and penalties over a whole vocabulary that never hold the logits of a whole window.
 
 A window of 70 x 20 words over 10,000 words is 14 million logits, and a penalty between two passes would hold two such
-tensors and their difference. Here the cross-entropy goes through the output layer a few rows at a time, forwards and
+tensors and their difference. Here cross-entropy and KL go through the output layer a few rows at a time, forwards and
 backwards, and the squared distance of the logits needs no logits at all:
 
     sum_v (w_v . a - w_v . b)^2 = (a - b)^T (W^T W) (a - b)
@@ -9,15 +9,12 @@ backwards, and the squared distance of the logits needs no logits at all:
 with the same value and the same gradients, for the price of one small matrix a step.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from ....penalties import kl, per_example, symmetric_kl
+from ....penalties import per_example
 from .awd_lstm import AWDLSTM
 
 ROWS = 128  # logits held at once: 128 rows of 10,000 words are 5 MB, which stay in a processor's cache
@@ -57,6 +54,52 @@ class Surprise(torch.autograd.Function):
                 by_table.addmm_(q.t(), h[part])
                 by_bias += q.sum(0)
         return by_h, by_table, by_bias, None
+
+
+class Divergence(torch.autograd.Function):
+    """KL(p || q), and with `both` also KL(q || p), of the softmaxes of two sets of logits, a few rows at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, table: Tensor, bias: Tensor, both: bool) -> Tensor:
+        """(N, d), (N, d), (V, d), (V,) -> (N,)."""
+        ctx.save_for_backward(a, b, table, bias)
+        ctx.both = both
+        pieces = []
+        for x, y in zip(a.split(ROWS), b.split(ROWS)):
+            p, q, gap = _softmaxes(x, y, table, bias)
+            pieces.append(((p - q).mul_(gap) if both else p.mul_(gap)).sum(1))
+        return torch.cat(pieces)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients by both sets of states, the table and the bias."""
+        (slope,) = gradients
+        a, b, table, bias = ctx.saved_tensors
+        by_a, by_b, by_table, by_bias = (torch.zeros_like(x) for x in (a, b, table, bias))
+        for start in range(0, len(a), ROWS):
+            part = slice(start, start + ROWS)
+            p, q, gap = _softmaxes(a[part], b[part], table, bias)
+            change = p - q
+            left = (gap - (p * gap).sum(1, keepdim=True)).mul_(p)  # of KL(p || q) by the logits of p
+            right = -change
+            if ctx.both:
+                right = right.add_(((q * gap).sum(1, keepdim=True) - gap).mul_(q))  # of KL(q || p) by the logits of q
+                left = left.add_(change)
+            left.mul_(slope[part, None])
+            right.mul_(slope[part, None])
+            torch.mm(left, table, out=by_a[part])
+            torch.mm(right, table, out=by_b[part])
+            by_table.addmm_(left.t(), a[part]).addmm_(right.t(), b[part])
+            by_bias += left.sum(0) + right.sum(0)
+        return by_a, by_b, by_table, by_bias, None
+
+
+def _softmaxes(x: Tensor, y: Tensor, table: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """p, q and log p - log q of some rows."""
+    log_p, log_q = (torch.addmm(bias, side, table.t()).log_softmax(1) for side in (x, y))
+    p, q = log_p.exp(), log_q.exp()
+    return p, q, log_p.sub_(log_q)
 
 
 class VocabularyHead:
@@ -112,21 +155,16 @@ class VocabularyHead:
 
     def kl(self, clean: Tensor, perturbed: Tensor) -> Tensor:
         """KL(clean || perturbed) of the next word, the mean over a row's words, (B,)."""
-        return self.divergence(kl, clean, perturbed)
+        return self.divergence(clean, perturbed, both=False)
 
     def symmetric_kl(self, clean: Tensor, perturbed: Tensor) -> Tensor:
         """KL both ways, the mean over a row's words, (B,)."""
-        return self.divergence(symmetric_kl, clean, perturbed)
+        return self.divergence(clean, perturbed, both=True)
 
-    def divergence(self, penalty: Callable[[Tensor, Tensor], Tensor], clean: Tensor, perturbed: Tensor) -> Tensor:
-        """Any penalty between two sets of logits, a few rows at a time; they are computed again for the gradient."""
-        sides = [self.split(side)[0] for side in (clean, perturbed)]
-        shape = sides[0].shape[:2]
-        rows = zip(*(side.flatten(0, 1).split(ROWS) for side in sides), strict=True)
-
-        def piece(a: Tensor, b: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-            return penalty(F.linear(a, table, bias), F.linear(b, table, bias))
-
-        weights = self.model.table, self.model.bias
-        found = [checkpoint(piece, a, b, *weights, use_reentrant=False, preserve_rng_state=False) for a, b in rows]
-        return torch.cat(found).view(shape).mean(1)
+    def divergence(self, clean: Tensor, perturbed: Tensor, both: bool) -> Tensor:
+        """KL one way or both ways."""
+        table = self.model.table
+        with torch.autocast(clean.device.type, enabled=False):
+            a, b = (self.split(side)[0].to(table.dtype) for side in (clean, perturbed))
+            found = Divergence.apply(a.flatten(0, 1), b.flatten(0, 1), table, self.model.bias, both)
+        return found.view(a.shape[:2]).mean(1)

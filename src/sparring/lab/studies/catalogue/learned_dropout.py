@@ -18,7 +18,6 @@ ACCURACY = Study(
         Arm("lbd", DROP, control="mc"),
         Arm("concrete", DROP, control="mc"),
         Arm("gaussian", DROP, control="mc"),
-        Arm("concrete", DROP, control="mc"),
     ),
     expects=(
         Expect("lbd", "concrete", 0.75),

@@ -1,0 +1,155 @@
+"""Finite-difference SALT on what is not float32, not alike, not as it was: equal to the exact gradient, or refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.parametrizations import spectral_norm
+
+import sparring as sp
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(7)
+    return torch.randn(12, 6, dtype=dtype), torch.arange(12) % 4
+
+
+def whole(model: nn.Module, unroll: Any, x: Tensor, y: Tensor, bf16: bool = False, **words: Any) -> Tensor:
+    objective = sp.recipes.salt(model, sp.cross_entropy, "0", ball=sp.L2(0.5), start=0.1, unroll=unroll, **words)
+    torch.manual_seed(3)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        loss = objective(x, y)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def gradient(model: nn.Module, unroll: Any, x: Tensor, y: Tensor, **words: Any) -> Tensor:
+    """The interaction alone: the gradient of the unrolled objective minus that of the same ascent as a constant."""
+    return whole(model, unroll, x, y, **words) - whole(model, False, x, y, **words)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_under_autocast_the_gradient_is_that_of_full_precision(steps: int) -> None:
+    model, (x, y) = network(), batch()
+    with torch.no_grad():
+        model[2].weight.mul_(3)  # more curvature, so that the interaction is a third of the whole
+    exact = whole(model, "autograd", x, y, steps=steps, weight=4.0)
+    found = whole(model, "finite_difference", x, y, bf16=True, steps=steps, weight=4.0)
+    constant = whole(model, False, x, y, steps=steps, weight=4.0)
+    assert float((exact - constant).norm() / exact.norm()) > 0.02
+    assert float((found - exact).norm() / exact.norm()) < 0.06, (
+        "bfloat16 rounds the leader's own passes by about two per cent"
+    )
+
+
+def test_an_outlier_does_not_drown_the_others() -> None:
+    """One example is charged ten thousand times as much: the others' derivatives stay what they are without it."""
+    words, targets = torch.arange(12).view(12, 1), torch.arange(12) % 4
+    rows = []
+    for most in (40.0, 1e6):
+        charged = torch.ones(12)
+        charged[0] = most
+
+        def penalty(clean: Tensor, perturbed: Tensor, charged: Tensor = charged) -> Tensor:
+            return sp.kl(clean, perturbed) * charged
+
+        torch.manual_seed(0)
+        table = nn.Embedding(12, 6)  # a row of its own for every example, so that each gradient can be seen alone
+        model = nn.Sequential(table, nn.Flatten(), *network()).train()
+        model[2:].requires_grad_(False)
+        objective = sp.recipes.salt(
+            model, sp.cross_entropy, "2", ball=sp.L2(0.5), start=0.1, unroll="finite_difference", penalty=penalty
+        )
+        torch.manual_seed(3)
+        rows.append(torch.autograd.grad(objective(words, targets), table.weight)[0])
+    torch.testing.assert_close(rows[0][1:], rows[1][1:], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("interaction", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
+def test_the_interaction_can_be_damped(unroll: str, interaction: float) -> None:
+    model, (x, y) = network(dtype=torch.float64), batch(torch.float64)
+    whole = gradient(model, "autograd", x, y)
+    damped = gradient(model, unroll, x, y, interaction=interaction)
+    torch.testing.assert_close(damped, interaction * whole, rtol=1e-3, atol=1e-7)
+
+
+def _evaluation(model: nn.Module) -> None:
+    model.eval()
+
+
+def _update(model: nn.Module) -> None:
+    with torch.no_grad():
+        model[0].bias.add_(0.1)  # type: ignore[union-attr, operator]
+
+
+def _buffer(model: nn.Module) -> None:
+    model[1].shift.add_(1.0)  # type: ignore[union-attr, operator]
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x) + self.shift
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [(_evaluation, "mode of"), (_update, "parameter bias"), (_buffer, "buffer shift")]
+)
+def test_a_model_that_changed_before_backward_is_refused(change: Any, what: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), Shifted(), nn.Linear(8, 4))
+    objective = sp.recipes.salt(model, sp.cross_entropy, unroll="finite_difference", start=0.1)
+    loss = objective(*batch())
+    change(model)
+    with pytest.raises(RuntimeError, match=f"{what}.*Call backward"):
+        loss.backward()
+
+
+def test_two_losses_before_one_backward_are_fine() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    objective = sp.recipes.salt(model, sp.cross_entropy, unroll="finite_difference", start=0.1)
+    (objective(*batch()) + objective(*batch())).backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+
+
+def test_borrowed_parameters_are_refused() -> None:
+    model = network()
+    objective = sp.recipes.salt(model, sp.cross_entropy, unroll="finite_difference", start=0.1)
+    others = {f"model.{name}": (p * 1.1).detach().requires_grad_() for name, p in model.named_parameters()}
+    loss = functional_call(objective, others, batch())
+    with pytest.raises(RuntimeError, match="parameter"):
+        loss.backward()
+
+
+def test_spectral_norm_agrees_with_the_exact_gradient() -> None:
+    model = network(dtype=torch.float64)
+    spectral_norm(model[2])
+    x, y = batch(torch.float64)
+    model(x)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    exact = gradient(model, "autograd", x, y)
+    model.load_state_dict(state)
+    found = gradient(model, "finite_difference", x, y)
+    model.load_state_dict(state)
+    assert float(exact.norm()) > 0
+    # Both differences take the constant ascent's gradient after one more power iteration.
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-6 * float(exact.norm()) + 1e-7)
+
+
+def test_a_slope_of_rounding_error_is_not_differentiated() -> None:
+    """At a flat point the normalised move has no derivative worth the name: it counts as a constant."""
+    model = nn.Sequential(nn.Linear(6, 4))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-6)
+    objective = sp.recipes.salt(model, sp.cross_entropy, ball=sp.L2(0.5), start=1e-5)
+    objective(*batch()).backward()
+    assert all(float(p.grad.abs().max()) < 10 for p in model.parameters())
