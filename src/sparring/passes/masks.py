@@ -18,10 +18,11 @@ def sides_of(model: nn.Module) -> dict[nn.Module, str]:
     """The encoder and the decoder of a model that has both: what fires inside them belongs to the source or the target."""
     if isinstance(model, nn.Transformer):
         return {model.encoder: "source", model.decoder: "target"}
+    encoder, decoder = getattr(model, "get_encoder", None), getattr(model, "get_decoder", None)
     config = getattr(model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+    if not getattr(config, "is_encoder_decoder", False) or not callable(encoder) or not callable(decoder):
         return {}
-    found = {model.get_encoder(): "source", model.get_decoder(): "target"}
+    found = {encoder(): "source", decoder(): "target"}
     return {module: side for module, side in found.items() if isinstance(module, nn.Module) and module is not model}
 
 

@@ -108,8 +108,8 @@ class Walk:
         with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
             payoff = self.game.payoff(points, clean=self.game.precise_clean().detach())
         precise = slope(payoff, points)
-        along = sum((p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True))
-        size = sum(g.square().flatten(1).sum(1) for g in precise)
+        along = torch.stack([(p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True)]).sum(0)
+        size = torch.stack([g.square().flatten(1).sum(1) for g in precise]).sum(0)
         share = torch.where(size > 0, along / torch.where(size > 0, size, 1.0), 0.0)
         return [share.view(-1, *(1,) * (g.dim() - 1)) * g for g in precise]
 
