@@ -116,7 +116,7 @@ READING: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 READER: dict[str, Value] = {"optimiser": "adam", "schedule": "exponential", "clip": 1.0, "clip_except": "embedding"}
 CLASSIFYING: dict[str, dict[str, Value]] = {
-    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 2, "epoch_batches": 6, "longest": 20, "truncate": 8},
+    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 3, "epoch_batches": 12, "longest": 20, "truncate": 8},
     "small": {"lr": 1e-3, "batch": 32, "epochs": 6, "epoch_batches": 100, "longest": 200, "truncate": 200, "lr_decay": 0.998},
     "paper": {"lr": 5e-4, "batch": 64, "epochs": 30, "epoch_batches": 500, "longest": 0, "truncate": 400, "lr_decay": 0.9998},
 }  # fmt: skip
