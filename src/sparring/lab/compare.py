@@ -1,7 +1,7 @@
 """Methods x seeds on the same data order and initial weights, and the table they make."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from .pool import Job
 from .runs.files import Damaged, read_json
 from .runs.folder import folder_of, read_figures, read_metrics, read_probes
 from .runs.shapes import CONFIG, ENVIRONMENT, RESULT
-from .statistics import Difference, mean, paired, spread
+from .statistics import Difference, holm, mean, paired, spread
 from .task import SCALES, Task, Value
+
+STANDARD = ("worst-case accuracy", "ece")  # figures that stand first beside the score wherever a task has them
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,15 @@ class Run:
     def seed(self) -> int:
         return int(self.config["seed"])
 
+    def figure(self, name: str) -> float:
+        """A figure of the test split (nan where it is undefined)."""
+        number = self.result["test"].get(name)
+        return float("nan") if number is None else float(number)
+
     @property
     def value(self) -> float:
-        """The deciding figure on the test split (nan where it is undefined)."""
-        number = self.result["test"][self.result["score"]]
-        return float("nan") if number is None else float(number)
+        """The figure that decides."""
+        return self.figure(self.result["score"])
 
 
 @dataclass(frozen=True)
@@ -136,15 +142,19 @@ def read_runs(out: Path, complain: Callable[[str], None] | None = None) -> list[
     return runs
 
 
-def compare(runs: Sequence[Run], baseline: str, order: Sequence[str] = ()) -> Comparison:
-    """The table of runs of one task and scale.
+def compare(
+    runs: Sequence[Run], baseline: str, order: Sequence[str] = (), by: tuple[str, str] | None = None
+) -> Comparison:
+    """The table of runs of one task and scale, with Holm's correction over its differences.
 
     Args:
         runs: finished runs; seeds a variant shares with the baseline are paired.
         baseline: the method to compare with. Where it was run with several settings, each variant is compared with the
             one that shares most of its own changes.
         order: methods in the order of the rows; others follow by name.
+        by: another figure of the test split than the task's score, and which way is better ("higher" or "lower").
     """
+    score, better = by or (runs[0].result["score"], runs[0].result["better"])
     variants: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (place(run.config["method"], order), run.variant, run.seed)):
         variants.setdefault(run.variant, []).append(run)
@@ -161,9 +171,26 @@ def compare(runs: Sequence[Run], baseline: str, order: Sequence[str] = ()) -> Co
     for name, found in variants.items():
         method, own = found[0].config["method"], sorted(changes[name] - common)
         label = method + (f" ({', '.join(own)})" if own and not common >= changes[name] else "")
-        rows.append(row(name, label, found, {run.seed: run for run in variants[base_of(name)]}, base_of(name) == name))
-    config, result = runs[0].config, runs[0].result
-    return Comparison(config["task"], config["scale"], result["score"], result["better"], bases[0], tuple(rows))
+        reference = {run.seed: run for run in variants[base_of(name)]}
+        rows.append(row(name, label, found, reference, base_of(name) == name, score))
+    config = runs[0].config
+    return Comparison(config["task"], config["scale"], score, better, bases[0], tuple(corrected(rows)))
+
+
+def corrected(rows: Sequence[Row]) -> list[Row]:
+    """The rows with Holm's correction for all differences of the table."""
+    p_values = {
+        place: row.difference.p_value
+        for place, row in enumerate(rows)
+        if row.difference and row.difference.p_value is not None and row.difference.p_value == row.difference.p_value
+    }
+    adjusted = dict(zip(p_values, holm(list(p_values.values()))))
+    return [
+        replace(row, difference=replace(row.difference, adjusted=adjusted[place]))
+        if place in adjusted and row.difference
+        else row
+        for place, row in enumerate(rows)
+    ]
 
 
 def changes_of(run: Run) -> set[str]:
@@ -176,16 +203,19 @@ def place(method: str, order: Sequence[str]) -> int:
     return order.index(method) if method in order else len(order)
 
 
-def row(variant: str, label: str, runs: Sequence[Run], reference: Mapping[int, Run], is_base: bool) -> Row:
+def row(variant: str, label: str, runs: Sequence[Run], reference: Mapping[int, Run], is_base: bool, score: str) -> Row:
     """One line: `runs` of a variant against the baseline's runs by seed."""
-    values = [run.value for run in runs]
+    values = [run.figure(score) for run in runs]
     common = [run for run in runs if run.seed in reference]
     difference = None
     if common and not is_base:
-        difference = paired([reference[run.seed].value for run in common], [run.value for run in common])
-    figures = {name for run in runs for name in run.result["test"]} - {runs[0].result["score"]}
+        difference = paired(
+            [reference[run.seed].figure(score) for run in common], [run.figure(score) for run in common]
+        )
+    figures = {name for run in runs for name in run.result["test"]} - {score}
     others = {
-        name: mean([v for run in runs if (v := run.result["test"].get(name)) is not None]) for name in sorted(figures)
+        name: mean([v for run in runs if (v := run.result["test"].get(name)) is not None])
+        for name in sorted(figures, key=lambda name: (place(name, STANDARD), name))
     }
     base = list(reference.values())
     return Row(

@@ -155,4 +155,6 @@ class PGD(InBall):
         notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
         if exact and self.interaction < 1:
             values = [v.detach() + self.interaction * (v - v.detach()) for v in values]
-        return Response(values, ~good, notes, backward_passes=self.steps)
+        # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
+        # two, and through its forward pass, which costs one.
+        return Response(values, ~good, notes, backward_passes=self.steps * (4 if exact else 1))

@@ -13,8 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..compare import Comparison, Row
+from ..compare import STANDARD, Comparison, Row
 from ..pool import Job, Notice
+from ..report.units import with_unit
+from ..report.verdicts import verdict
 from .answer import Answer
 
 PLAIN_WIDTH = 200
@@ -51,7 +53,7 @@ def table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
 def difference(row: Row, better: str) -> str:
     """The paired difference with its interval, coloured when it is clear."""
     if row.difference is None:
-        return "baseline"
+        return "-"
     gap = row.difference
     text = f"{gap.mean:+.3g}"
     if gap.interval is not None:
@@ -60,15 +62,16 @@ def difference(row: Row, better: str) -> str:
     return f"[{'green' if good else 'red'}]{escape(text)}[/]" if gap.clear else escape(text)
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Mean, spread, paired difference and cost of every method."""
+def comparison_table(comparison: Comparison, title: str = "") -> Table:
+    """Mean, spread, paired difference, calibration, worst case and cost of every method."""
     arrow = "↑" if comparison.better == "higher" else "↓"
-    head = f"{comparison.score} {arrow}"
-    numbers = (head, "spread", "seeds", "passes", "time")
+    head = f"{with_unit(comparison.score)} {arrow}"
+    standard = [name for name in STANDARD if any(name in row.others for row in comparison.rows)]
+    heads = [with_unit(name) for name in standard]
     made = table(
-        f"{comparison.task} ({comparison.scale}), test {comparison.score}, {comparison.better} is better",
-        "method", head, "spread", "difference to baseline [95 %]", "seeds", "passes", "time",
-        numbers=numbers,
+        title or f"{comparison.task} ({comparison.scale}), test {comparison.score}, {comparison.better} is better",
+        "method", head, "spread", "difference to baseline [95 %]", "after Holm", *heads, "passes", "time", "seeds",
+        numbers=(head, "spread", *heads, "passes", "time", "seeds"),
     )  # fmt: skip
     for row in comparison.rows:
         star = "[bold]" if row is comparison.best else ""
@@ -77,9 +80,11 @@ def comparison_table(comparison: Comparison) -> Table:
             star + number(row.mean),
             number(row.spread, 3),
             difference(row, comparison.better),
-            str(len(row.values)),
+            verdict(row, comparison.better),
+            *(number(row.others.get(name), 3) for name in standard),
             f"x{row.passes:.2g}" if math.isfinite(row.passes) else "-",
             f"x{row.time:.2f}" if math.isfinite(row.time) else "-",
+            str(len(row.values)),
         )
     return made
 

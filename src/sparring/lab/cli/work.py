@@ -7,17 +7,15 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from ..compare import compare, jobs, read_run
 from ..errors import LabError
 from ..pool import Job, Orders, execute_all, finished
-from ..registry import task
 from ..runs.environment import command
 from ..runs.run import blamed_on_changes
 from ..source import blamed_on
-from ..task import Setting, Task, Value
+from ..task import Setting, Task
 from ..tasks.own.rows import summary
 from .answer import Answer
-from .show import JobBars, bars, comparison_table, console
+from .show import JobBars, bars, console
 
 
 def look_first(entry: Task, wanted: Sequence[Setting]) -> None:
@@ -80,26 +78,3 @@ def write_report(out: Path, to: Path) -> None:
 def usable_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# Task, methods and changes of `sparring demo`: one comparison from each family, on embedded data.
-SEQUENCES = "plain,variational_dropout,fraternal_dropout,adversarial_dropout,vat,salt"
-DEMO: tuple[tuple[str, str, dict[str, Value]], ...] = (
-    ("sequential-digits", SEQUENCES, {"epochs": 30}),
-    ("sst", "plain,attention_noise,attention_at", {}),
-    ("digits-ensemble", "plain,lpd", {"epochs": 10, "width": 32, "attacked": 50, "swept": 50}),
-)
-
-
-def do_demo(out: Path, cores: int | None, seeds: Sequence[int]) -> dict[Job, LabError]:
-    """All comparisons of the demonstration in one pool, then their tables."""
-    screen, groups = console(), []
-    for name, methods, changes in DEMO:
-        entry = task(name)
-        groups.append((entry, jobs(entry, methods.split(","), seeds, "tiny", out, None, changes)))
-    failures = do_jobs([job for _, wanted in groups for job in wanted], cores)
-    for entry, wanted in groups:
-        runs = [read_run(job.path) for job in wanted if job not in failures]
-        if runs:
-            screen.print(comparison_table(compare(runs, entry.baseline, [method.name for method in entry.methods])))
-    return failures

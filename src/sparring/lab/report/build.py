@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ..compare import Comparison, Row, comparisons, read_runs
+from ..compare import STANDARD, Comparison, comparisons, read_runs
 from ..errors import LabError, RunError
 from ..registry import tasks
 from ..runs.environment import changes
@@ -18,6 +18,9 @@ from ..runs.files import read_json, write_atomic
 from ..runs.shapes import SWEEP
 from . import plots, svg
 from .panels import diagnostics, grouped_figures, learning_curves
+from .story import Chapter, read_story
+from .units import with_unit
+from .verdicts import headline, number, verdict
 
 PALETTE = 8  # colours after the baseline's grey; more methods repeat them
 
@@ -29,35 +32,8 @@ def colours_of(comparison: Comparison) -> dict[str, int]:
     return {**dict.fromkeys(base, 0), **{name: 1 + place % PALETTE for place, name in enumerate(others)}}
 
 
-def verdict(row: Row, better: str) -> str:
-    """In words: what the interval of the difference says."""
-    if row.difference is None:
-        return "baseline"
-    if row.difference.interval is None:
-        return "one seed: no interval"
-    if not row.difference.clear:
-        return "no clear difference"
-    return "better" if (row.difference.mean > 0) == (better == "higher") else "worse"
-
-
-def headline(comparison: Comparison) -> str:
-    """The comparison in one or two sentences."""
-    best = comparison.best
-    spread = f" ± {best.spread:.2g}" if best.spread is not None else ""
-    text = f"Best mean: {best.label}, {comparison.score} {best.mean:.4g}{spread}"
-    if best.difference is None:
-        return text + ", the baseline itself."
-    if best.difference.interval is None:
-        return text + ". One seed says nothing about chance: add seeds."
-    low, high = best.difference.interval
-    against = f"{best.difference.mean:+.3g} [{low:+.3g}, {high:+.3g}]"
-    word = verdict(best, comparison.better)
-    clear = f"clearly {word} than" if best.difference.clear else "not clearly different from"
-    return f"{text}; {clear} the baseline ({against}, 95 % interval over {len(best.values)} paired seeds)."
-
-
-def section(comparison: Comparison) -> dict[str, Any]:
-    """Everything the page shows about one task at one scale."""
+def section(comparison: Comparison, chapter: Chapter | None = None) -> dict[str, Any]:
+    """Everything the page shows about one task at one scale, or in one chapter of a story."""
     colours = colours_of(comparison)
     entry = tasks().get(comparison.task)
     rows = [
@@ -65,8 +41,8 @@ def section(comparison: Comparison) -> dict[str, Any]:
         for row in comparison.rows
         if row.difference is not None and math.isfinite(row.difference.mean)
     ]
-    gap = f"difference in {comparison.score} ({comparison.better} is better)"
-    others = sorted({name for row in comparison.rows for name in row.others})
+    gap = f"difference in {with_unit(comparison.score)}, {comparison.better} is better"
+    others = list(dict.fromkeys(name for row in comparison.rows for name in row.others))
     commands = [run.environment["command"] for row in comparison.rows for run in row.runs]
     return {
         "comparison": comparison,
@@ -75,14 +51,19 @@ def section(comparison: Comparison) -> dict[str, Any]:
         "headline": headline(comparison),
         "colours": colours,
         "verdicts": {row.label: verdict(row, comparison.better) for row in comparison.rows},
-        "others": others,
+        "standard": [name for name in others if name in STANDARD],
+        "others": [name for name in others if name not in STANDARD],
         "differences": Markup(plots.differences(rows, gap)) if rows else "",
         "curves": learning_curves(comparison, colours),
         "figures": grouped_figures(comparison, colours),
         "diagnostics": diagnostics(comparison, colours),
         "commands": list(dict.fromkeys(filter(None, commands))),
         "settings": settings_of(comparison),
-        "anchor": f"{comparison.task}-{comparison.scale}",
+        "anchor": f"{comparison.task}-{comparison.scale}"
+        + (f"-{comparison.score}".replace(" ", "-") if chapter else ""),
+        "name": chapter.question if chapter else comparison.task,
+        "header": chapter.header if chapter else f"Test {with_unit(comparison.score)}, {comparison.better} is better",
+        "text": chapter.text if chapter else "",
     }
 
 
@@ -142,6 +123,8 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
             damaged.append(str(error))
     if not runs and damaged:
         raise RunError(damaged[0])
+    chapters = [(comparison, chapter) for chapter in read_story(out) if (comparison := chapter.comparison(runs))]
+    told = {(comparison.task, comparison.scale) for comparison, _ in chapters}
     found = comparisons(runs, tasks())
     if not found:
         raise LabError(f"no finished run under {out}; `sparring compare` or `sparring run` makes some")
@@ -158,8 +141,10 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template.filters["number"] = number
+    template.filters["unit"] = with_unit
     page = template.from_string(files(__package__).joinpath("template.html").read_text()).render(
-        sections=[section(comparison) for comparison in found],
+        sections=[section(comparison, chapter) for comparison, chapter in chapters]
+        + [section(comparison) for comparison in found if (comparison.task, comparison.scale) not in told],
         sweeps=[sweep_section(summary, baselines) for summary in sweeps],
         environments=environments(found),
         runs=sum(len(row.runs) for comparison in found for row in comparison.rows),
@@ -169,10 +154,3 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
     to.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(to, page.encode())
     return to
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A figure for a table of the page."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"

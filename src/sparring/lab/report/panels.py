@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from ..compare import Comparison, Run
 from . import plots, svg
+from .units import with_unit
 
 Chart = dict[str, Any]  # title, drawing (Markup), legend [(name, colour)], note
 
@@ -35,7 +36,7 @@ def learning_curves(comparison: Comparison, colours: Mapping[str, int]) -> list[
     charts: list[Chart] = []
     drawn: list[Any] = []
     for title, label, path in (
-        (f"Validation {comparison.score}", comparison.score, ("validation", comparison.score)),
+        (f"Validation {comparison.score}", with_unit(comparison.score), ("validation", comparison.score)),
         ("Training loss", "loss", ("loss",)),
         ("Cross-entropy on the clean pass", "clean loss", ("diagnostics", "clean_loss")),
         ("Validation loss", "loss", ("validation", "loss")),
@@ -103,7 +104,8 @@ def grouped_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[
     made = []
     for (kind, title), members in groups.items():
         charts = [together(kind, members, colours)] if kind in ("curves", "violins") else []
-        charts = charts or [draw(name, f, colours) for name, f in members]
+        shared = shared_scale(kind, [figure for _, figure in members])
+        charts = charts or [draw(name, figure, colours, shared) for name, figure in members]
         made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences", "violins")})
     return made
 
@@ -115,6 +117,16 @@ def together(kind: str, members: Sequence[tuple[str, dict[str, Any]]], colours: 
     series = {method: values for method, figure in members for values in figure["series"].values()}
     drawing = plots.violins(series, members[0][1]["y_label"], colours)
     return chart("", drawing, [(name, colours[name]) for name in series], members[0][1]["note"])
+
+
+def shared_scale(kind: str, figures: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """The lightest and the darkest value of heat maps that stand side by side; None for other figures."""
+    if kind == "heatmap":
+        return svg.extent([v for figure in figures for row in plots.shades(figure["rows"]) for v in row], 0.0)
+    if kind == "sentences":
+        weights = [abs(w) for figure in figures for item in figure["items"] for w in item["weights"]]
+        return 0.0, max(weights, default=1.0) or 1.0
+    return None
 
 
 def merged(members: Sequence[tuple[str, dict[str, Any]]], colours: Mapping[str, int]) -> Chart:
@@ -133,26 +145,29 @@ def merged(members: Sequence[tuple[str, dict[str, Any]]], colours: Mapping[str, 
     return chart("", drawing, list(tints.items()), note)
 
 
-def draw(name: str, figure: Mapping[str, Any], colours: Mapping[str, int]) -> Chart:
-    """One figure of one method."""
+def draw(
+    name: str, figure: Mapping[str, Any], colours: Mapping[str, int], scale: tuple[float, float] | None = None
+) -> Chart:
+    """One figure of one method; `scale` is what the heat maps beside it share."""
     note = figure["note"]
     match figure["kind"]:
         case "reliability":
             parts = (figure["confidence"], figure["accuracy"], figure["count"])
             drawing = plots.reliability(*parts, colours[name])
-            told = f"expected calibration error {figure['ece']:.3g}"
+            told = f"expected calibration error {100 * figure['ece']:.3g} %"
             if "debiased" in figure:
-                value, low, high = figure["debiased"]
-                told += f", debiased {value:.3g} [{low:.3g}, {high:.3g}]"
+                value, low, high = (100 * part for part in figure["debiased"])
+                told += f", debiased {value:.3g} % [{low:.3g}, {high:.3g}]"
             return chart(name, drawing, note=f"{told}; {note}" if note else told)
         case "histogram":
             legend = [(series, place) for place, series in enumerate(figure["series"], 1)]
             return chart(name, plots.histogram(figure["series"], figure["x_label"]), legend, note)
         case "heatmap":
-            drawing = plots.heatmap(figure["rows"], figure["x_label"], figure["y_label"])
+            drawing = plots.heatmap(figure["rows"], figure["x_label"], figure["y_label"], scale)
             return chart(name, drawing, note=note)
         case "bars":
             return chart(name, plots.bars(figure["series"], figure["y_label"]), note=note)
         case "sentences":
-            return chart(name, plots.sentences(figure["items"]), note=note)
+            darkest = scale[1] if scale else None
+            return chart(name, plots.sentences(figure["items"], darkest), note=note)
     raise ValueError(f"a figure of unknown kind {figure['kind']!r}")

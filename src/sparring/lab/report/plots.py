@@ -102,17 +102,24 @@ def pooled(rows: Sequence[Sequence[float]], most: int) -> list[list[float]]:
     return [[sum(column) / len(column) for column in zip(*chunk)] for chunk in chunks]
 
 
-def heatmap(rows: Sequence[Sequence[float]], x_label: str, y_label: str) -> str:
-    """A matrix as shades, the first row at the top; large ones are averaged down to what a screen can show."""
-    height, width = len(rows), len(rows[0])
+def shades(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """A matrix averaged down to what a screen can show."""
     cells = pooled(rows, 60)
-    cells = [list(column) for column in zip(*pooled(list(zip(*cells)), 100))]
-    low, high = extent([value for row in cells for value in row], 0.0)
+    return [list(column) for column in zip(*pooled(list(zip(*cells)), 100))]
+
+
+def heatmap(
+    rows: Sequence[Sequence[float]], x_label: str, y_label: str, scale: tuple[float, float] | None = None
+) -> str:
+    """A matrix as shades, the first row at the top; `scale` are the values of the lightest and the darkest shade."""
+    height, width = len(rows), len(rows[0])
+    cells = shades(rows)
+    low, high = scale or extent([value for row in cells for value in row], 0.0)
     wide, tall = (WIDTH - LEFT - RIGHT) / len(cells[0]), (HEIGHT - TOP - BOTTOM) / len(cells)
     parts = []
     for r, row in enumerate(cells):
         for c, value in enumerate(row):
-            share = (value - low) / (high - low)
+            share = min(1.0, max(0.0, (value - low) / (high - low)))
             place = (
                 f'x="{LEFT + c * wide:.1f}" y="{TOP + r * tall:.1f}" width="{wide + 0.2:.1f}" height="{tall + 0.2:.1f}"'
             )
@@ -188,14 +195,14 @@ def violins(series: Mapping[str, Sequence[float]], y_label: str, colours: Mappin
     return svg("".join(parts), f"{y_label} of linear probes")
 
 
-def sentences(items: Sequence[Mapping[str, object]]) -> str:
-    """Words shaded by their weights (relative to the sentence's largest), as HTML."""
+def sentences(items: Sequence[Mapping[str, object]], darkest: float | None = None) -> str:
+    """Words shaded by their weights, as HTML; `darkest` is the weight of the strongest shade, by default each sentence's own."""
     lines = []
     for item in items:
         words, weights = item["words"], item["weights"]
         assert isinstance(words, list)
         assert isinstance(weights, list)
-        largest = max((abs(weight) for weight in weights), default=1.0) or 1.0
+        largest = darkest or max((abs(weight) for weight in weights), default=1.0) or 1.0
         shaded = " ".join(
             f'<span class="word" style="--w:{100 * abs(weight) / largest:.0f}%" title="{short(weight)}">{escape(str(word))}</span>'
             for word, weight in zip(words, weights, strict=True)

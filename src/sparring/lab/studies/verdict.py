@@ -1,7 +1,5 @@
 """What the records of a study say: gains paired by seed, Holm's correction, and one of three verdicts.
 
->>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-[0.03, 0.06, 0.06]
 >>> finding = judge([2.0, 2.2, 1.9, 2.1, 2.3], effect=2.0)
 >>> finding.verdict, round(finding.mean, 2)
 ('confirmed', 2.1)
@@ -14,7 +12,7 @@ from typing import Literal
 
 from scipy import stats
 
-from ..statistics import paired, spread
+from ..statistics import holm, paired, spread
 
 Verdict = Literal["confirmed", "refuted", "open"]
 LEVEL = 0.05
@@ -55,16 +53,6 @@ class Finding:
             return None
         needed = seeds_needed(max(self.mean, half - self.mean), deviation, self.level)
         return None if needed is None else max(FEWEST, needed)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment: the k-th smallest of m times (m - k + 1), never below the one before it."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
-        adjusted[place] = largest
-    return adjusted
 
 
 def power(effect: float, deviation: float, seeds: int, level: float = LEVEL) -> float:

@@ -85,7 +85,7 @@ def _install(module: nn.Module, visit: ScoreVisit, valid_of: Callable[[Tensor], 
         if not mode.seen:
             raise ValueError(
                 f"Scores: {type(module).__name__} took no softmax over the last dimension of its scores: load a Hugging Face model "
-                'with attn_implementation="eager", and register_attention a function that knows where the scores of a layer of yours are'
+                'with attn_implementation="eager", and register_attention a function that finds the scores of a layer of yours'
             )
         return output
 

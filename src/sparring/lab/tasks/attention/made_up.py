@@ -4,10 +4,9 @@ import numpy as np
 
 POSITIVE = ("good", "great", "fine", "lovely", "moving", "brilliant", "funny", "warm", "clever", "superb")
 NEGATIVE = ("bad", "dull", "awful", "boring", "weak", "tedious", "clumsy", "empty", "bland", "poor")
-NEUTRAL = (
-    "the", "a", "film", "story", "plot", "is", "was", "and", "with", "of", "its", "cast", "scene", "ending", "director",
-    "in", "this", "it", "that", "by",
-)  # fmt: skip
+PARTS = ("film", "story", "plot", "cast", "ending", "music", "script", "first act", "camera", "direction")
+ABOUT = ("", "", "", "from start to end", "in every scene", "this time")
+DEGREES = ("", "", "quite", "simply", "all in all")
 ANIMALS = ("cat", "dog", "horse", "bird", "fish", "mouse")
 PLACES = ("garden", "kitchen", "street", "field", "office", "river")
 MOODS = ("happily", "slowly", "quietly", "again")
@@ -17,15 +16,34 @@ Words = list[str]
 
 
 def made_up(count: int, seed: int) -> tuple[list[Words], list[int]]:
-    """Sentences of neutral words with one to three loaded ones of the label's kind, and their labels."""
+    """Short reviews from a small grammar, and their labels; a loaded word counts the other way round after "not" or "never".
+
+    >>> texts, labels = made_up(2, seed=0)
+    >>> " ".join(texts[1]), labels[1]
+    ('the cast this time was funny and the film this time is quite clever .', 1)
+    """
     random = np.random.default_rng(seed)
+
+    def one(words: tuple[str, ...]) -> str:
+        return words[int(random.integers(len(words)))]
+
     texts, labels = [], []
     for _ in range(count):
-        label, length = int(random.integers(2)), int(random.integers(5, 13))
-        words = [NEUTRAL[k] for k in random.integers(len(NEUTRAL), size=length)]
-        for place in random.choice(length, size=int(random.integers(1, 4)), replace=False):
-            words[place] = (POSITIVE if label else NEGATIVE)[int(random.integers(10))]
-        texts.append(words)
+        label, words = int(random.integers(2)), list[str]()
+        for part in range(int(random.integers(1, 3))):
+            turned = random.random() < 0.25
+            loaded = one(POSITIVE if label != turned else NEGATIVE)
+            link = ("is not", "was never") if turned else ("is", "was", "feels")
+            opening = ("the", "its", "this") if not part else ("and the", "and its")
+            words += [
+                *one(opening).split(),
+                *one(PARTS).split(),
+                *one(ABOUT).split(),
+                *one(link).split(),
+                *one(DEGREES).split(),
+                loaded,
+            ]
+        texts.append([*words, "."])
         labels.append(label)
     return texts, labels
 

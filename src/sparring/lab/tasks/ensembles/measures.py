@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .... import attacks
 from ....ensembles import members_of
 from ....metrics.audit.audit import audit
+from ....metrics.calibration import expected_calibration_error
 from ....metrics.diversity import ambiguity, gradient_diversity
 from ....metrics.robustness import robust_accuracy
 from ...task import Setting, Split
@@ -27,6 +28,7 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     logits, members = torch.cat([o.logits for o in outputs]), torch.cat([members_of(o) for o in outputs])
     found = {
         "accuracy": 100 * float((logits.argmax(-1) == split.targets).float().mean()),
+        "ece": 100 * expected_calibration_error(logits.softmax(-1), split.targets),
         "ambiguity": ambiguity(members, split.targets),
     }
     if isinstance(split, Attacked):
@@ -87,7 +89,7 @@ def under_attack(model: nn.Module, split: Attacked, setting: Setting) -> dict[st
     if setting["audited"]:
         inputs, targets = some(split, setting["audited"])
         verdict = audit(model, inputs, targets, pixels(setting["epsilon"]), autoattack=False)
-        found |= {"audit": 100 * verdict.lowest, "masked": 100.0 * (verdict.verdict == "masked")}
+        found |= {"worst-case accuracy": 100 * verdict.lowest, "masked": 100.0 * (verdict.verdict == "masked")}
     return found
 
 

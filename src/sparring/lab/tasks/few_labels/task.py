@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ....metrics import expected_calibration_error
 from ...data.digits import digits as read_digits
 from ...data.idx import mnist
 from ...models.mlp import MLP
@@ -77,11 +78,12 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
-    """Error in percent, cross-entropy, and how many classes are never predicted: where predictions collapse it shows here."""
+    """Error and ECE in percent, cross-entropy, and how many classes are never predicted: a collapse shows there."""
     outputs = torch.cat([model(inputs) for inputs, _ in split.batches(1000)])
     guess = outputs.argmax(-1)
     return {
         "error": 100 * float((guess != split.targets).double().mean()),
+        "ece": 100 * expected_calibration_error(outputs.softmax(-1), split.targets),
         "loss": float(nn.functional.cross_entropy(outputs, split.targets)),
         "missing classes": float(CLASSES - len(guess.unique())),
     }

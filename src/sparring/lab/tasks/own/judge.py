@@ -11,7 +11,7 @@ import sparring as sp
 
 from ....metrics import expected_calibration_error
 from ....players import PGD
-from ....players.player import Game, Response
+from ....players.player import Game, Player, Response
 from ...report.figures import Figure, reliability
 from ...task import Data, Setting, Split
 
@@ -67,15 +67,12 @@ def numbers(model: nn.Module, split: Split, setting: Setting) -> dict[str, float
     }
 
 
-@dataclass
-class Kept:
+class Kept(Player):
     """A player that remembers what another answers."""
 
-    player: PGD
-    seen: list[Tensor]
-
-    kinds = frozenset({"additive"})
-    idle = False
+    def __init__(self, player: PGD) -> None:
+        self.player = player
+        self.seen: list[Tensor] = []
 
     def respond(self, game: Game) -> Response:
         """The other player's response, remembered."""
@@ -99,7 +96,7 @@ def withstood(model: nn.Module, split: Split, setting: Setting) -> float:
         found = model(*arguments)
         right &= getattr(found, "logits", found).argmax(-1) == targets
         for _ in range(2):
-            player = Kept(PGD(sp.L2(radius), steps=20, step_size=radius / 5, start=radius / 2), [])
+            player = Kept(PGD(sp.L2(radius), steps=20, step_size=radius / 5, start=radius / 2))
             objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, player, None))
             objective.eval()
             objective(inputs, targets)
