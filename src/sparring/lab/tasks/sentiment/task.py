@@ -162,7 +162,7 @@ READING: dict[str, dict[str, Value]] = {
 }
 READER: dict[str, Value] = {"optimiser": "adam", "schedule": "exponential", "clip": 1.0, "clip_except": "embedding"}
 CLASSIFYING: dict[str, dict[str, Value]] = {
-    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 2, "epoch_batches": 6, "longest": 20, "truncate": 8},
+    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 3, "epoch_batches": 12, "longest": 20, "truncate": 8},
     "small": {
         "lr": 1e-3,
         "batch": 32,
