@@ -18,10 +18,11 @@ def sides_of(model: nn.Module) -> dict[nn.Module, str]:
     """The encoder and the decoder of a model that has both: what fires inside them belongs to the source or the target."""
     if isinstance(model, nn.Transformer):
         return {model.encoder: "source", model.decoder: "target"}
+    encoder, decoder = getattr(model, "get_encoder", None), getattr(model, "get_decoder", None)
     config = getattr(model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+    if not getattr(config, "is_encoder_decoder", False) or not callable(encoder) or not callable(decoder):
         return {}
-    found = {model.get_encoder(): "source", model.get_decoder(): "target"}
+    found = {encoder(): "source", decoder(): "target"}
     return {module: side for module, side in found.items() if isinstance(module, nn.Module) and module is not model}
 
 
@@ -45,6 +46,7 @@ class Masks:
         two_sided: the model has an encoder and a decoder.
         targets: token labels may leave out positions of their own.
         ignore: the label that does so.
+        joint: examples without labels follow the labelled ones; what is charged for the latter alone takes the first rows.
     """
 
     given: ValidMask
@@ -52,9 +54,19 @@ class Masks:
     two_sided: bool
     targets: Any = None
     ignore: int = -100
+    joint: bool = False
+
+    @property
+    def all_count(self) -> bool:
+        """Nothing was given or found, and the targets are one per example: every output counts."""
+        return (
+            self.given is None and not self.found and not (isinstance(self.targets, Tensor) and self.targets.dim() > 1)
+        )
 
     @classmethod
-    def of(cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int) -> "Masks":
+    def of(
+        cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int, joint: bool = False
+    ) -> "Masks":
         """Look for masks by name among keyword inputs; what the user gave counts before them."""
         found: dict[str, Tensor] = {}
         if given is None and isinstance(inputs, Mapping):
@@ -66,7 +78,7 @@ class Masks:
             raise ValueError(
                 'valid= is one mask, but the model has an encoder and a decoder: give valid={"source": ..., "target": ...}'
             )
-        return cls(given, found, two_sided, targets, ignore)
+        return cls(given, found, two_sided, targets, ignore, joint)
 
     def at_slot(self, name: str, value: Tensor, own: Tensor | None, side: str) -> Tensor | None:
         """The padding mask of a slot, shaped to broadcast against it.
@@ -114,10 +126,12 @@ class Masks:
         if isinstance(self.given, Mapping):
             if "outputs" in self.given:
                 mask = self.given["outputs"]
-                return None if mask is None else mask.bool()
+                return None if mask is None else mask[: len(outputs)].bool() if self.joint else mask.bool()
             mask = self.given.get("target") if self.two_sided else None
         else:
             mask = self.given if self.given is not None else self.found.get("target" if self.two_sided else "source")
+        if mask is not None and self.joint:
+            mask = mask[: len(outputs)]
         if mask is None or outputs.dim() <= mask.dim() or outputs.shape[0] != mask.shape[0]:
             return None
         if outputs.shape[: mask.dim()] != mask.shape:

@@ -18,14 +18,45 @@ P = ParamSpec("P")
 OPTIONS = tuple(list(inspect.signature(Objective.__init__).parameters)[4:])
 PLAYER = ("ball", "steps", "step_size", "start", "update", "unroll", "interaction", "reading", "restarts")
 WORDS = {  # what other papers and libraries call the same thing
-    "epsilon": "ball", "eps": "ball", "radius": "ball", "fraction": "ball", "delta": "ball", "norm": "ball", "epsilons": "ball",
-    "iterations": "steps", "rounds": "steps", "num_steps": "steps", "k": "steps", "n_iter": "steps", "ip": "steps",
-    "xi": "start", "sigma": "start", "noise_var": "start", "init": "start", "random_start": "start",
-    "alpha": "weight", "lam": "weight", "lambda_": "weight", "beta": "weight", "coefficient": "weight", "kappa": "weight",
-    "lr": "step_size", "eta": "step_size", "step": "step_size", "backend": "unroll", "player": "by", "attack": "by",
-    "divergence": "penalty", "drop": "keep", "p": "keep", "dropout": "keep", "site": "at", "layer": "at", "terms": "+",
+    "epsilon": "ball",
+    "eps": "ball",
+    "radius": "ball",
+    "fraction": "ball",
+    "delta": "ball",
+    "norm": "ball",
+    "epsilons": "ball",
+    "iterations": "steps",
+    "rounds": "steps",
+    "num_steps": "steps",
+    "k": "steps",
+    "n_iter": "steps",
+    "ip": "steps",
+    "xi": "start",
+    "sigma": "start",
+    "noise_var": "start",
+    "init": "start",
+    "random_start": "start",
+    "alpha": "weight",
+    "lam": "weight",
+    "lambda_": "weight",
+    "beta": "weight",
+    "coefficient": "weight",
+    "kappa": "weight",
+    "lr": "step_size",
+    "eta": "step_size",
+    "step": "step_size",
+    "backend": "unroll",
+    "player": "by",
+    "attack": "by",
+    "divergence": "penalty",
+    "drop": "keep",
+    "p": "keep",
+    "dropout": "keep",
+    "site": "at",
+    "layer": "at",
+    "terms": "+",
     "clean_weight": "+",
-}  # fmt: skip
+}
 
 
 def site_of(at: Place) -> Site:
@@ -39,7 +70,7 @@ def recipe(function: Callable[P, Objective]) -> Callable[P, Objective]:
     """Makes a recipe say what is wrong with its words, in its own name."""
     parameters = inspect.signature(function).parameters
     own = [name for name, p in parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    name = function.__name__  # type: ignore[attr-defined]
+    name = function.__name__
     ball = parameters["ball"].default if "ball" in parameters else None
 
     @functools.wraps(function)
