@@ -6,6 +6,8 @@ from torch.nn import functional as F
 
 from .penalties import full_precision, per_example
 
+__all__ = ["binary_cross_entropy", "cross_entropy", "member_losses", "squared_loss"]
+
 
 def cross_entropy(
     outputs: Tensor,
@@ -26,6 +28,14 @@ def cross_entropy(
         ignore_index: target value that marks a position to leave out.
         label_smoothing: as in `torch.nn.functional.cross_entropy`.
     """
+    if outputs.dim() == 2 and targets.dim() == 1 and len(targets) == len(outputs):
+        return F.cross_entropy(
+            full_precision(outputs),
+            targets,
+            reduction="none",
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
     if outputs.dim() < 2:
         raise ValueError(f"cross_entropy needs logits (B, ..., classes), got shape {tuple(outputs.shape)}")
     soft = targets.is_floating_point()

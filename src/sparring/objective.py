@@ -70,7 +70,7 @@ class Objective(nn.Module):
         self.model = model
         self.loss = loss
         self.terms, self._names = apart(terms)
-        self.options = {
+        self.options: dict[str, Any] = {
             "outputs": outputs,
             "valid": valid,
             "reduction": reduction,
@@ -115,18 +115,17 @@ class Objective(nn.Module):
         terms = self._active(targets)
         leader = terms[0] if terms and isinstance(terms[0], Leading) else None
         batch = None
-        if unlabelled is not None and leader is None and self._joins(terms):
-            batch = joined(inputs, unlabelled, valid, unlabelled_valid)
-        if batch is not None:
-            step = self.begin(batch.inputs, targets, batch.valid, terms, items=items, labelled=batch.labelled)
-        else:
-            step = None if leader else self.begin(inputs, targets, valid, terms, items=items)
         if leader is not None:
             total, step = leader.lead(
                 lambda: self.begin(inputs, targets, valid, terms, items=items, speaker=self._name(leader)), part
             )
         else:
-            assert step is not None
+            if unlabelled is not None and self._joins(terms):
+                batch = joined(inputs, unlabelled, valid, unlabelled_valid)
+            if batch is not None:
+                step = self.begin(batch.inputs, targets, batch.valid, terms, items=items, labelled=batch.labelled)
+            else:
+                step = self.begin(inputs, targets, valid, terms, items=items)
             total = self._settle(step, terms)
         if unlabelled is not None and batch is None:
             total = self._with_unlabelled(total, step, unlabelled, unlabelled_valid, items)

@@ -12,6 +12,19 @@ import torch
 from torch import Tensor
 
 Penalty = Callable[..., Tensor]
+"""From clean and perturbed outputs, and optionally `valid=` and `targets=`, to one number per example."""
+
+__all__ = [
+    "Penalty",
+    "full_precision",
+    "js",
+    "kl",
+    "per_example",
+    "probability_error",
+    "reverse_kl",
+    "squared_error",
+    "symmetric_kl",
+]
 
 
 def full_precision(x: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from .passes.step import logits_of
 from .penalties import full_precision
 from .sites.attention.interface import is_hugging_face_attention
 
+__all__ = ["Prediction", "entropy", "passes", "predict", "stochastic"]
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -226,5 +226,9 @@ def test_autoattack_says_a_thing_once(caplog) -> None:
     importlib.import_module("sparring.attacks.toolbox").once.said.clear()
     for _ in range(3):
         attack(sure, x, y)
-    said = [record.getMessage() for record in caplog.records if record.name == "auto-attack" and record.levelname == "WARNING"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "auto-attack" and record.levelname == "WARNING"
+    ]
     assert sum("probability distribution" in text for text in said) == 1

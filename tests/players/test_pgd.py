@@ -167,7 +167,7 @@ def test_one_step_of_raw_ascent_is_the_gradient() -> None:
     torch.manual_seed(0)
     model = nn.Linear(5, 3).double()
     x, y = torch.randn(6, 5, dtype=torch.float64), torch.randint(3, (6,))
-    player = sp.PGD(sp.L2(100.0), 1, step_size=0.25, start=0, update="raw")
+    player = sp.PGD(sp.L2(10.0), 1, step_size=0.25, start=0, update="raw")
     objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Input(), player))
     gradient = (model(x).softmax(-1) - torch.eye(3, dtype=torch.float64)[y]) @ model.weight
     expected = sp.cross_entropy(model(x), y).mean() + sp.cross_entropy(model(x + 0.25 * gradient), y).mean()
@@ -179,7 +179,7 @@ def test_batch_size_does_not_change_the_follower() -> None:
     torch.manual_seed(0)
     model = network()
     x, y = data()
-    player = sp.PGD(sp.L2(100.0), 1, step_size=0.25, start=0, update="raw")
+    player = sp.PGD(sp.L2(10.0), 1, step_size=0.25, start=0, update="raw")
     objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player, replaces=1.0))
     together = objective(x, y)
     alone = torch.stack([objective(x[i : i + 1], y[i : i + 1]) for i in range(4)]).mean()

@@ -58,7 +58,12 @@ class L2(Ball):
     def normalise(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """`x` scaled to unit norm; a row that is zero or not finite becomes zero."""
         shaped = columns(masked(x, valid))
-        peak = shaped.detach().abs().amax(axes(shaped, self.rows), keepdim=True)
+        over = axes(shaped, self.rows)
+        peak = shaped.detach().abs().amax(over, keepdim=True)
+        if not (shaped.requires_grad and torch.is_grad_enabled()):  # the same in half as many operations
+            scaled = shaped / peak
+            unit = scaled / torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
+            return unit.nan_to_num(0.0, 0.0, 0.0).view_as(x)
         sound = torch.isfinite(peak) & (peak > 0)
         # Dividing by the peak first keeps the squares of tiny gradients from underflowing; the result does not
         # depend on the divisor, so treating it as a constant leaves the derivative exact.

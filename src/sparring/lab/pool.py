@@ -128,7 +128,7 @@ def work(job: Job, orders: Orders) -> Failure | None:
     except LabError as error:
         return Failure(str(error), error.exit_code)
     except DataError as error:
-        return Failure(str(error), 3)
+        return Failure(str(error), error.exit_code)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {first_line(error)}", 1, traceback.format_exc())
     return None

@@ -6,10 +6,12 @@ Hugging Face's audio models) and Python's.
 
 import ctypes
 import random
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -98,7 +100,7 @@ class Watch:
 
     def __init__(self, devices: tuple[torch.device, ...]) -> None:
         self.before = RandomState(_states(devices))
-        self.python = random.getstate()
+        self.python = _PythonMark()
         self.numpy = _NumpyMark()
 
     def moved(self) -> RandomState | None:
@@ -106,11 +108,44 @@ class Watch:
         now = _states(tuple(self.before.states))
         states = {d: s for d, s in self.before.states.items() if not torch.equal(s, now[d])}
         outside: dict[str, Any] = {}
-        if random.getstate() != self.python:
-            outside["python"] = self.python
+        if (changed := self.python.moved()) is not None:
+            outside["python"] = changed
         if (state := self.numpy.moved()) is not None:
             outside["numpy"] = state
         return RandomState(states, outside) if states or outside else None
+
+
+class _PythonMark:
+    """Python's global state now; read from memory as well, where it lies as expected."""
+
+    SIZE = 4 * 625  # the position and 624 words, behind the header of the object
+    OFFSET = object.__basicsize__
+
+    def __init__(self) -> None:
+        self.key: Any = self._read()
+
+    @classmethod
+    def _read(cls) -> Any:
+        return ctypes.string_at(id(random._inst) + cls.OFFSET, cls.SIZE) if _readable() else random.getstate()  # type: ignore[attr-defined]
+
+    def moved(self) -> Any:
+        """Python's state at the mark if it moved since, else None."""
+        if self._read() == self.key:
+            return None
+        if not isinstance(self.key, bytes):
+            return self.key
+        numbers = struct.unpack("i624I", self.key)
+        version, _, gauss = random.getstate()
+        return version, (*numbers[1:], numbers[0]), gauss
+
+
+@cache
+def _readable() -> bool:
+    """Whether memory holds what the generator says of itself (another Python may keep it elsewhere)."""
+    if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:  # type: ignore[attr-defined]
+        return False
+    numbers = struct.unpack("i624I", ctypes.string_at(id(random._inst) + _PythonMark.OFFSET, _PythonMark.SIZE))  # type: ignore[attr-defined]
+    return (*numbers[1:], numbers[0]) == random.getstate()[1]
 
 
 class _NumpyMark:

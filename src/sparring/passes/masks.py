@@ -18,10 +18,11 @@ def sides_of(model: nn.Module) -> dict[nn.Module, str]:
     """The encoder and the decoder of a model that has both: what fires inside them belongs to the source or the target."""
     if isinstance(model, nn.Transformer):
         return {model.encoder: "source", model.decoder: "target"}
+    encoder, decoder = getattr(model, "get_encoder", None), getattr(model, "get_decoder", None)
     config = getattr(model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+    if not getattr(config, "is_encoder_decoder", False) or not callable(encoder) or not callable(decoder):
         return {}
-    found = {model.get_encoder(): "source", model.get_decoder(): "target"}
+    found = {encoder(): "source", decoder(): "target"}
     return {module: side for module, side in found.items() if isinstance(module, nn.Module) and module is not model}
 
 
@@ -52,6 +53,13 @@ class Masks:
     two_sided: bool
     targets: Any = None
     ignore: int = -100
+
+    @property
+    def all_count(self) -> bool:
+        """Nothing was given or found, and the targets are one per example: every output counts."""
+        return (
+            self.given is None and not self.found and not (isinstance(self.targets, Tensor) and self.targets.dim() > 1)
+        )
 
     @classmethod
     def of(cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int) -> "Masks":

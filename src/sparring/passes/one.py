@@ -3,16 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..nn.randomness import RandomState, current, devices_of, drawing_from, fresh
-from ..sites.site import EVERYWHERE, Site, Slot, Undo
+from ..sites.site import EVERYWHERE, Site, Slot
 from .alone import alone
 from .layout import Layout, Stillness, no_fast_path
-from .recomputation import Recomputation
+from .recomputation import Recomputation, inside_checkpoint
 from .replay import Tape, recording, replaying
 
 Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
@@ -97,7 +98,6 @@ class Pass:
         self.slots = {site: [] for site in self.sites}
         if any(callable(placement) for placement in self.placements.values()):
             self.aside = fresh(self.devices or devices_of(self.model))
-        self._again = Recomputation(self._conditions, placed_value)
         with ExitStack() as stack:  # only what this pass needs: each of these costs as much as a small layer
             stack.callback(alone(self.model))
             if noise is not None:
@@ -108,8 +108,8 @@ class Pass:
                 self._watch_moving(stack, hold=not clean)
             for module, side in self.sides.items() if self.sites else ():
                 self._watch_side(stack, module, side)
-            if self.sites:
-                stack.enter_context(installed(self.sites, self.visit, layout))
+            for site in self.sites:
+                self._install(stack, site, self.visit)
             if self.tapes:
                 stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
             if replay is not None:
@@ -119,35 +119,48 @@ class Pass:
             self._check(site)
         return outputs
 
-    def visit(self, site: Site, name: str, value: Tensor, valid: Tensor | None, words: Tensor | None = None) -> Tensor:
+    def visit(
+        self, site: Site, name: str, value: Tensor, valid: Tensor | None = None, words: Tensor | None = None
+    ) -> Tensor:
         for tape in self.tapes:
             if site in tape.sites:
                 tape.close()
         seen = self.slots[site]
-        times = sum(slot.module == name for slot in seen)
+        times = sum(slot.module == name for slot in seen) if seen else 0
         label = f"{name}#{times}" if times else name
         if self.valid is not None:
             valid = self.valid(label, value, valid, self._side)
         valid = None if valid is EVERYWHERE else valid
         slot = Slot(label, value, valid, words=words)
         seen.append(slot)
-        region = self._again.enter()
-        if region is not None:
-            region.append((site, slot))
+        if inside_checkpoint():
+            region = self._again.enter()
+            if region is not None:
+                region.append((site, slot))
         if site in self.placements:
-            with self._drawing_aside():
+            if self.aside is None:
                 slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
+            else:
+                slot.placed = self._drawn_aside(site, slot, len(seen) - 1)
         return placed_value(site, value, slot.placed)
 
-    @contextmanager
-    def _drawing_aside(self) -> Iterator[None]:
+    def _drawn_aside(self, site: Site, slot: Slot, index: int) -> Tensor | None:
         """Placements that draw use a stream of their own: a checkpointed region must meet the same noise when it runs again."""
-        if self.aside is None:
-            yield
-            return
+        assert self.aside is not None
         with drawing_from(self.aside):
-            yield
+            placed = _pick(site, self.placements[site], slot, index)
             self.aside = current(tuple(self.aside.states))
+        return placed
+
+    @cached_property
+    def _again(self) -> Recomputation:
+        return Recomputation(self._conditions, placed_value)
+
+    def _install(self, stack: ExitStack, site: Site, visit: Callable[..., Tensor]) -> None:
+        assert self.layout is not None
+        at = partial(visit, site)
+        for name, module in self.layout.matches[site].items():
+            stack.callback(site.install(name, module, at))
 
     def _watch_moving(self, stack: ExitStack, hold: bool) -> None:
         """Statistics stand still where asked, and never move a second time while a checkpointed region is recomputed."""
@@ -183,7 +196,8 @@ class Pass:
             held = Stillness(self.layout.moving, put_back=self._clean)
             stack.callback(held.end)
             held.begin()
-            stack.enter_context(installed(self.sites, visit, self.layout))
+            for site in self.sites:
+                self._install(stack, site, visit)
             yield
 
     def _check(self, site: Site) -> None:
@@ -226,26 +240,6 @@ def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | 
     if callable(placement):
         return placement(slot)
     return placement[index] if index < len(placement) else None
-
-
-@contextmanager
-def installed(sites: Sequence[Site], visit: Callable[..., Tensor], layout: Layout) -> Iterator[None]:
-    """Hooks of all sites on, for the length of the block; off again whatever happens inside."""
-    undo: list[Undo] = []
-    try:
-        for site in sites:
-
-            def at(
-                name: str, value: Tensor, valid: Tensor | None = None, words: Tensor | None = None, site: Site = site
-            ) -> Tensor:
-                return visit(site, name, value, valid, words)
-
-            for name, module in layout.matches[site].items():
-                undo.append(site.install(name, module, at))
-        yield
-    finally:
-        for off in reversed(undo):
-            off()
 
 
 def perturbed_call(

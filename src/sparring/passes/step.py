@@ -1,6 +1,7 @@
 """One evaluation of an objective: the clean pass, and every perturbed pass that its terms ask for."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ..sites.input import holds_nan
 from ..sites.site import Site, Slot
 from .layout import Layout
 from .masks import Masks
-from .one import Pass, Placement
+from .one import Pass, Placement, call
 from .replay import Tape
 
 Graph = Literal["attached", "detached", "none"]
@@ -93,16 +94,20 @@ class Step:
         Args:
             alone: no other pass follows, so nothing random needs to be remembered.
         """
-        watch = None if alone else Watch(self.devices)
-        self.clean = self._pass({}, tuple(self.tapes.values()))
-        raw = self._run(self.clean, clean=True)
-        self.noise = watch.moved() if watch is not None else None
+        if alone and not self.sites:
+            self.forward_passes += 1
+            raw = call(self.model, self.inputs)
+        else:
+            watch = Watch(self.devices)
+            self.clean = self._pass({}, tuple(self.tapes.values()))
+            raw = self._run(self.clean, clean=True)
+            self.noise = watch.moved()
         self._raw = raw
         self._outputs = self._extracted(raw)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
             self._refuse_nan()
-        for site, slots in self.clean.slots.items():
+        for site, slots in self.clean.slots.items() if self.clean is not None else ():
             for slot in slots:
                 if slot.value.shape[:1] != (self.batch,) and not site.shared:
                     raise ValueError(
@@ -189,7 +194,8 @@ class Step:
 
     def charged(self, function: Callable[..., Tensor], first: Any, second: Any, outputs: Tensor) -> Tensor:
         """What a loss or penalty gives per example, over the positions that count."""
-        mask, takes = self.masks.at_outputs(outputs), _takes(function)
+        mask = None if self.masks.all_count else self.masks.at_outputs(outputs)
+        takes = _takes(function)
         extra: dict[str, Any] = {}
         if "targets" in takes and second is not self.targets:
             extra["targets"] = self.targets
@@ -215,6 +221,8 @@ class Step:
             return values
         if outputs is None:
             outputs = self._latest if self._outputs is None else self._outputs
+        if self.masks.all_count and self.labelled is None:
+            return self._mean(values, None)
         mask = None if outputs is None or len(outputs) < len(values) else self.masks.at_outputs(outputs[: len(values)])
         counts = None if mask is None else mask.flatten(1).sum(1)
         if self.labelled is None or len(values) <= self.labelled:
@@ -257,11 +265,8 @@ class Step:
     def _refuse_nan(self) -> None:
         """Tell NaN inputs from NaN of the model's own. Not on accelerators: asking would make the host wait for the device."""
         assert self._losses is not None
-        if (
-            self._losses.device.type == "cpu"
-            and bool(torch.isnan(self._losses.detach()).any())
-            and holds_nan(self.inputs)
-        ):
+        losses = self._losses.detach()
+        if losses.device.type == "cpu" and math.isnan(losses.sum().item()) and holds_nan(self.inputs):
             raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
 
     def _extracted(self, outputs: Any) -> Tensor:

@@ -108,8 +108,8 @@ class Walk:
         with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
             payoff = self.game.payoff(points, clean=self.game.precise_clean().detach())
         precise = slope(payoff, points)
-        along = sum((p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True))
-        size = sum(g.square().flatten(1).sum(1) for g in precise)
+        along = torch.stack([(p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True)]).sum(0)
+        size = torch.stack([g.square().flatten(1).sum(1) for g in precise]).sum(0)
         share = torch.where(size > 0, along / torch.where(size > 0, size, 1.0), 0.0)
         return [share.view(-1, *(1,) * (g.dim() - 1)) * g for g in precise]
 
@@ -198,12 +198,12 @@ def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> l
 
 def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], float]:
     """How far the follower went from its start, in radii, when somebody asks."""
-    norms = [ball.norm((e - s).detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
-    return partial(_in_radii, norms, ball.radius)
+    ends = [(s.detach(), e.detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
+    return partial(_in_radii, ends, ball)
 
 
-def _in_radii(norms: Sequence[Tensor], radius: float) -> float:
-    return float(torch.cat(list(norms)).mean()) / max(radius, 1e-30)
+def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) -> float:
+    return float(torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean()) / max(ball.radius, 1e-30)
 
 
 def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:

@@ -7,6 +7,7 @@ from torch import nn
 from ..balls import L2, Ball
 from ..objective import Objective
 from ..players import PGD, FastGradient, Player
+from ..players.pgd import Update
 from ..terms import Term, Weight
 from .grammar import Loss, Place, recipe, site_of
 
@@ -46,7 +47,7 @@ def adversarial_training(
         share_noise: same dropout in both passes.
         options: go to `Objective`.
     """
-    rule = "normalised" if isinstance(ball, L2) else "sign"
+    rule: Update = "normalised" if isinstance(ball, L2) else "sign"
     ascent = FastGradient(ball, start) if steps == 1 else PGD(ball, steps, step_size, start, rule)
     term = Term(site_of(at), by or ascent, weight=weight, share_noise=share_noise, name="adversarial_training")
     return Objective(model, loss, term, **options)

@@ -39,7 +39,7 @@ def recipe(function: Callable[P, Objective]) -> Callable[P, Objective]:
     """Makes a recipe say what is wrong with its words, in its own name."""
     parameters = inspect.signature(function).parameters
     own = [name for name, p in parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    name = function.__name__  # type: ignore[attr-defined]
+    name = function.__name__
     ball = parameters["ball"].default if "ball" in parameters else None
 
     @functools.wraps(function)

@@ -7,6 +7,7 @@ from torch import nn
 from ..balls import L2, Ball, Linf
 from ..objective import Objective
 from ..players import PGD, FastGradient, Player
+from ..players.pgd import Update
 from ..sites import Weights
 from ..terms import Weight
 from ..terms.weight_perturbation import WeightPerturbation
@@ -50,7 +51,7 @@ def adversarial_weight_perturbation(
         share_noise: same dropout in all passes.
         options: go to `Objective`.
     """
-    rule = "sign" if isinstance(ball, Linf) else "normalised"
+    rule: Update = "sign" if isinstance(ball, Linf) else "normalised"
     player = by or (PGD(ball, steps, step_size, 1e-3, rule) if ball.radius else None)
     term = WeightPerturbation(
         site_of(at), player, Weights(weights), FastGradient(weight_ball), weight=weight, share_noise=share_noise

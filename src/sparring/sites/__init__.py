@@ -1,5 +1,6 @@
 """Where a network is perturbed: one file a kind of site."""
 
+from ..nn.matching import match
 from .attention import Scores, register_attention, through_softmax
 from .input import Input
 from .mask import Mask
@@ -21,6 +22,7 @@ __all__ = [
     "Visit",
     "Weights",
     "Words",
+    "match",
     "register_attention",
     "through_softmax",
 ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .site import Kind, Site, Undo, Visit
+from .site import Kind, Site, Undo, Visit, patch_forward
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Input(Site):
         return {"": model}
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
-        def before(
-            _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
-        ) -> tuple[tuple[object, ...], dict[str, object]]:
+        def moved(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
             key = self._key(args, kwargs)
             value = kwargs[key] if isinstance(key, str) else args[key]
             assert isinstance(value, Tensor)
@@ -43,9 +41,24 @@ class Input(Site):
                 return args, {**kwargs, key: placed}
             return (*args[:key], placed, *args[key + 1 :]), kwargs
 
-        return module.register_forward_pre_hook(before, with_kwargs=True).remove
+        if (
+            module._forward_pre_hooks
+            or module._compiled_call_impl is not None
+            or type(module).__name__ == "OptimizedModule"
+        ):
+            before = lambda _, args, kwargs: moved(args, kwargs)  # noqa: E731
+            return module.register_forward_pre_hook(before, with_kwargs=True).remove
+        inner = module.forward  # a patch costs a third of a hook
+
+        def forward(*args: object, **kwargs: object) -> object:
+            args, kwargs = moved(args, kwargs)
+            return inner(*args, **kwargs)
+
+        return patch_forward(module, forward)
 
     def _key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> int | str:
+        if self.key is None and args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            return 0
         candidates: dict[int | str, object] = dict(enumerate(args))
         candidates.update(kwargs)
         floating = [k for k, v in candidates.items() if isinstance(v, Tensor) and v.is_floating_point()]

@@ -201,7 +201,9 @@ class Term(Playable):
             total = charge if weight == 1 else weight * charge
             if self.supervised and step.targets is not None:
                 total = total + self.supervised * step.loss(outputs)
-        step.note(penalty=step.average(charge.detach(), outputs), weight=weight)
+        lazy = step.masks.all_count and step.labelled is None
+        value = partial(torch.mean, charge.detach()) if lazy else step.average(charge.detach(), outputs)
+        step.note(penalty=value, weight=weight)
         return total
 
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
@@ -215,11 +217,13 @@ class Term(Playable):
         if ball is None:
             return
         values = [v.detach() for v in response.values]
-        norms = [ball.norm(v, slot.valid) for v, slot in zip(values, game.slots, strict=True)]
-        step.note(norm=partial(_mean_norm, norms), at_boundary=partial(_on_boundary, norms, ball.radius))
+        placed = Placed(
+            values, [slot.valid for slot in game.slots], ball
+        )  # asked only when somebody reads the diagnostics
+        step.note(norm=placed.norm, at_boundary=placed.at_boundary)
         if step.cache.get("measure_noise"):
             with torch.no_grad():
-                step.note(noise_penalty=game.payoff(_noise_of(values, norms, game, ball)).mean())
+                step.note(noise_penalty=game.payoff(_noise_of(values, placed.norms(), game, ball)).mean())
 
 
 def _warn(name: str, response: Response) -> None:
@@ -245,12 +249,24 @@ def _in_full_precision(step: Step, noise: Any) -> Tensor:
         return step.run({}, noise=noise, replay=False)
 
 
-def _mean_norm(norms: Sequence[Tensor]) -> float:
-    return float(torch.cat(list(norms)).mean())
+@dataclass(frozen=True)
+class Placed:
+    """What a player placed, for the diagnostics of a step."""
 
+    values: list[Tensor]
+    valid: list[Tensor | None]
+    ball: Ball
 
-def _on_boundary(norms: Sequence[Tensor], radius: float) -> float:
-    return float((torch.cat(list(norms)) >= radius * (1 - 1e-4)).float().mean())
+    def norms(self) -> list[Tensor]:
+        return [self.ball.norm(value, valid) for value, valid in zip(self.values, self.valid, strict=True)]
+
+    def norm(self) -> float:
+        """The mean norm."""
+        return float(torch.cat(self.norms()).mean())
+
+    def at_boundary(self) -> float:
+        """The share of examples on the surface of the ball."""
+        return float((torch.cat(self.norms()) >= self.ball.radius * (1 - 1e-4)).float().mean())
 
 
 def _noise_of(values: Sequence[Tensor], norms: Sequence[Tensor], game: Game, ball: Ball) -> list[Tensor]:

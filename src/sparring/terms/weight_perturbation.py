@@ -60,8 +60,8 @@ class WeightPerturbation(Playable):
             placed[self.at] = [v.detach() for v in inner.respond(step, noise, step.outputs).values]
 
         def payoff(values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor:
-            graph = "attached" if attached else "detached"
-            return step.loss(step.run({**placed, self.weights: list(values)}, graph=graph, noise=noise))
+            everything = {**placed, self.weights: list(values)}
+            return step.loss(step.run(everything, graph="attached" if attached else "detached", noise=noise))
 
         slots = [slot.bare() for slot in step.slots(self.weights)]
         clean = step.outputs.detach()

@@ -19,6 +19,7 @@ from sparring.lab.compare import read_runs
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos]
 DRAW = random.SystemRandom()
+KILLS = int(os.environ.get("SPARRING_KILLS", "30"))  # of each of run, compare and sweep; a third of it for the others
 SHORT = ["--set", "epochs=2", "--set", "hidden=8"]
 RUN = ["run", "sequential-digits", "--method", "vat", *SHORT, "--checkpoint-every", "0"]
 COMPARE = ["compare", "sequential-digits", "--methods", "plain,vat", "--seeds", "1", *SHORT, "--cores", "2"]
@@ -64,10 +65,9 @@ def figures(where: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kills"), [(RUN, 30), (COMPARE, 30), (SWEEP, 30)], ids=["run", "compare", "sweep"]
-)
-def test_killed_commands_end_as_if_nothing_had_happened(tmp_path: Path, arguments: list[str], kills: int) -> None:
+@pytest.mark.parametrize("arguments", [RUN, COMPARE, SWEEP], ids=["run", "compare", "sweep"])
+def test_killed_commands_end_as_if_nothing_had_happened(tmp_path: Path, arguments: list[str]) -> None:
+    kills = KILLS
     whole, killed, hits, round = tmp_path / "whole", tmp_path / "killed", 0, 0
     whole.mkdir()
     assert command(arguments, whole).wait() == 0
@@ -84,7 +84,7 @@ def test_a_killed_report_leaves_the_old_page_or_the_new_one(tmp_path: Path) -> N
     assert command(["report", "runs"], tmp_path).wait() == 0
     page, hits = tmp_path / "runs" / "report.html", 0
     before = page.read_bytes()
-    for _ in range(10):
+    for _ in range(KILLS // 3):
         process = command(["report", "runs"], tmp_path)
         time.sleep(DRAW.uniform(2.0, 8.0))
         hits += process.poll() is None
@@ -138,7 +138,7 @@ sys.exit(main(["data", "get", "odd", "--data", "."]))
 def test_a_killed_download_leaves_no_half_file(tmp_path: Path, slow_server: Callable[[], str]) -> None:
     hits, file = 0, tmp_path / "odd" / "x.bin"
     line = [sys.executable, "-c", GET, slow_server()]
-    while hits < 10:
+    while hits < KILLS // 3:
         process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + DRAW.uniform(1.0, 12.0)
         while time.monotonic() < deadline and process.poll() is None:

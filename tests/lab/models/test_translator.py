@@ -17,8 +17,8 @@ def _no_gradients():
         yield
 
 
-def toy(vocabulary: int = 6, **more: object) -> Translator:
-    torch.manual_seed(1)
+def toy(vocabulary: int = 6, seed: int = 1, **more: object) -> Translator:
+    torch.manual_seed(seed)
     model = Translator(vocabulary, width=16, heads=2, layers=2, dropout=0.0, **more).eval()
     for parameter in model.parameters():  # a random model of small weights says nearly the same everywhere
         parameter.data *= 2.5
@@ -63,6 +63,32 @@ def test_a_beam_of_one_is_greedy_search_without_cache(share: bool) -> None:
     found = translate(model, sources, longest=9)
     assert found == [slow_greedy(model, row[row != PAD][None], 9) for row in sources]
     assert not share or len({len(words) for words in found}) > 1, "the toy must end at different lengths"
+
+
+def slow_beam(model: Translator, source: Tensor, beam: int, penalty: float, longest: int) -> list[int]:
+    """Beam search by the book: every hypothesis read from its first word in every step."""
+    going: list[tuple[float, list[int]]] = [(0.0, [])]
+    done: list[tuple[float, list[int]]] = []
+    for length in range(1, longest + 2):
+        found = []
+        for total, words in going:
+            logs = model(source=source, target=torch.tensor([[START, *words]]))[0, -1].log_softmax(-1).tolist()
+            allowed = [END] if length > longest else [w for w in range(len(logs)) if w not in (PAD, START)]
+            found += [(total + logs[w], [*words, w]) for w in allowed]
+        found.sort(reverse=True)
+        done += [(total / length**penalty, words[:-1]) for total, words in found[:beam] if words[-1] == END]
+        going = [one for one in found[: 2 * beam] if one[1][-1] != END][:beam]
+        if len(done) >= beam or not going:
+            break
+    return max(done)[1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kept_keys_and_values_change_nothing(seed: int) -> None:
+    model = toy(10, seed)
+    sources = torch.tensor([[3, 4, 5, 6, END], [7, 8, END, PAD, PAD], [9, 3, 9, END, PAD]])
+    found = translate(model, sources, beam=3, length_penalty=0.7, longest=7)
+    assert found == [slow_beam(model, row[row != PAD][None], 3, 0.7, 7) for row in sources]
 
 
 def test_a_wider_beam_never_scores_worse_here_and_padding_changes_nothing() -> None:

@@ -36,7 +36,7 @@ def list_sets(data: Where = None) -> None:
         place = shelf.locate(entry.name, data)
         folder = place.folder
         here = "yes" if place.complete else "in part" if len(place.missing) < len(place.found) else "no"
-        made.add_row(entry.name, escape(entry.title), here, escape(entry.terms))
+        made.add_row(entry.name, escape(entry.title), here, escape(entry.terms + "; unverified" * (not entry.verified)))
         told[entry.name] = {"title": entry.title, "here": here, "terms": entry.terms}
     Answer.say(data=told, folder=folder)
     console().print(made)

@@ -137,14 +137,17 @@ def sweep(
     device: Device = "auto",
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Optuna storage; default SQLite in OUT, a server's URL for many machines"),
+        typer.Option(
+            metavar="URL",
+            help="where trials are kept: default SQLite in OUT; journal:FILE on a shared disk; postgresql://...",
+        ),
     ] = None,
     report: Annotated[bool, typer.Option(help="write OUT/report.html")] = True,
 ) -> None:
     """Search settings with Optuna and draw how sensitive the score is to each.
 
-    The validation score decides; test figures are only reported. Stopped or killed, the same command goes on; several
-    machines can share a sweep through `--storage`.
+    The validation score decides; test figures are only reported. Stopped or killed, the same command goes on. Workers on one
+    or several machines share a sweep: start the same command once per worker, across machines with `--storage`.
 
     Examples: `sparring sweep sequential-digits --method salt --param radius=0.1,0.3,1,3 --seeds 3`,
     `sparring sweep sst --method attention_at --param radius=1:30:log --param lr=1e-4:1e-2:log --trials 30`

@@ -197,6 +197,27 @@ DATASETS: dict[str, Dataset] = {
             "GroupLens, no commercial use",
             "movielens/ml-latest-small/ratings.csv",
         ),
+        _dataset(
+            "netflix",
+            "Netflix Prize ratings, 100 million",
+            "the prize's rules, research use; withdrawn by its publisher",
+            "netflix/training_set/",
+            manual="training_set.tar of the prize, or combined_data_1.txt to 4 of its joined copy, go into netflix/training_set/",
+        ),
+        _dataset(
+            "million-song",
+            "Million Song taste profile, play counts",
+            "research use, cite Bertin-Mahieux et al. 2011",
+            "million-song/train_triplets.txt",
+            manual="train_triplets.txt.zip from http://millionsongdataset.com/tasteprofile/ goes into million-song/",
+        ),
+        _dataset(
+            "tiny-imagenet",
+            "images of 64 x 64, 200 classes",
+            "ImageNet's terms, research use",
+            "tiny-imagenet/tiny-imagenet-200/",
+            manual="tiny-imagenet-200.zip from http://cs231n.stanford.edu/ goes into tiny-imagenet/",
+        ),
     )
 }
 

@@ -13,7 +13,7 @@ from ..registry import task_of
 from ..task import Setting
 from ..training.train import Session, score
 from . import checkpoint
-from .files import Damaged, read_json
+from .files import Damaged, log, read_json
 from .folder import refuse_other_data
 from .helpers import bring_helpers
 from .run import prepare
@@ -41,6 +41,8 @@ def best_weights(folder: Path) -> dict[str, Any]:
         index = checkpoint.index_of(folder / checkpoint.NEWEST)
         if wanted not in (None, index.get("best", {}).get("sha256")):
             raise Damaged(f"the weights in {folder} are not those of its result; the same `sparring run` mends it")
+    else:
+        log.warning("%s is not finished; these are its best weights so far", folder)
     return dict(parts["best"])
 
 

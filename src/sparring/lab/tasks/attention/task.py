@@ -41,7 +41,8 @@ PAIRS: Values = {**PAPER, "epochs": 10}
 # `minimum` is its min_df, `shortest` and `longest` its filter_by_length. Where the shared files hold only a part of a
 # training set `source` names that part. `examples`: at most so many texts of each part; 0: all.
 OWN: dict[str, dict[str, Values]] = {
-    "sst": {"": {"shortest": 1, "longest": 0, "examples": 0}},
+    # The released code strips SST of its punctuation.
+    "sst": {"": {"shortest": 1, "longest": 0, "examples": 0, "marks": True}, "paper": {"marks": False}},
     "imdb-attention": {
         "": {"shortest": 6, "longest": 399, "minimum": 10, "examples": 0},
         "tiny": {"minimum": 1, "shortest": 1},

@@ -3,6 +3,7 @@
 Numbers that the paper does not print are those of its released code (`amep/commands/make_dataset/bc`).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,7 +124,17 @@ def load_sst(setting: Setting) -> Data:
     if setting.scale == "tiny":
         return tiny(setting, names)
     parts = shortened(setting, *(sst(name, setting.data, classes=2) for name in ("train", "dev", "test")))
-    return assembled(*read(parts, setting, Preparation(tokenise=spaces)), names, setting)
+    prepare = Preparation(tokenise=spaces) if setting["marks"] else Preparation(tokenise=without_marks, number=None)
+    return assembled(*read(parts, setting, prepare), names, setting)
+
+
+def without_marks(text: str) -> list[str]:
+    """The treebank's words as the released code leaves them: no punctuation, no brackets, numbers as they are.
+
+    >>> without_marks("a -lrb- so-so -rrb- film , is n't it")
+    ['a', 'so', 'so', 'film', 'is', 'n', 't', 'it']
+    """
+    return re.sub(r"\W", " ", text.replace("-lrb-", "").replace("-rrb-", " ")).split()
 
 
 def load_imdb(setting: Setting) -> Data:

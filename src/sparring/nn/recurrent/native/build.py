@@ -65,7 +65,7 @@ def cache_folder() -> Path:
     home = os.environ.get("SPARRING_CACHE")
     if home:
         return Path(home)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparring"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparring" / "native"
 
 
 @contextmanager
