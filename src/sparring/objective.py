@@ -197,7 +197,7 @@ class Objective(nn.Module):
             self._layout = layout
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
-        masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss))
+        masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss), labelled is not None)
         step = Step(
             self.model,
             inputs,

@@ -46,6 +46,7 @@ class Masks:
         two_sided: the model has an encoder and a decoder.
         targets: token labels may leave out positions of their own.
         ignore: the label that does so.
+        joint: examples without labels follow the labelled ones; what is charged for the latter alone takes the first rows.
     """
 
     given: ValidMask
@@ -53,6 +54,7 @@ class Masks:
     two_sided: bool
     targets: Any = None
     ignore: int = -100
+    joint: bool = False
 
     @property
     def all_count(self) -> bool:
@@ -62,7 +64,9 @@ class Masks:
         )
 
     @classmethod
-    def of(cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int) -> "Masks":
+    def of(
+        cls, given: ValidMask, inputs: Any, targets: Any, two_sided: bool, ignore: int, joint: bool = False
+    ) -> "Masks":
         """Look for masks by name among keyword inputs; what the user gave counts before them."""
         found: dict[str, Tensor] = {}
         if given is None and isinstance(inputs, Mapping):
@@ -74,7 +78,7 @@ class Masks:
             raise ValueError(
                 'valid= is one mask, but the model has an encoder and a decoder: give valid={"source": ..., "target": ...}'
             )
-        return cls(given, found, two_sided, targets, ignore)
+        return cls(given, found, two_sided, targets, ignore, joint)
 
     def at_slot(self, name: str, value: Tensor, own: Tensor | None, side: str) -> Tensor | None:
         """The padding mask of a slot, shaped to broadcast against it.
@@ -122,10 +126,12 @@ class Masks:
         if isinstance(self.given, Mapping):
             if "outputs" in self.given:
                 mask = self.given["outputs"]
-                return None if mask is None else mask.bool()
+                return None if mask is None else mask[: len(outputs)].bool() if self.joint else mask.bool()
             mask = self.given.get("target") if self.two_sided else None
         else:
             mask = self.given if self.given is not None else self.found.get("target" if self.two_sided else "source")
+        if mask is not None and self.joint:
+            mask = mask[: len(outputs)]
         if mask is None or outputs.dim() <= mask.dim() or outputs.shape[0] != mask.shape[0]:
             return None
         if outputs.shape[: mask.dim()] != mask.shape:

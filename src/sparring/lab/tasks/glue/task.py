@@ -104,8 +104,14 @@ PAPER: dict[str, Value] = {
 }
 SMALL: dict[str, Value] = {**PAPER, "encoder": "auto", "examples": 10_000, "optimiser": "adamw", "beta2": 0.999}
 TINY: dict[str, Value] = {
-    **SMALL, "encoder": "scratch", "examples": 400, "length": 32, "width": 32, "epochs": 8, "lr": 3e-3,
-}  # fmt: skip
+    **SMALL,
+    "encoder": "scratch",
+    "examples": 400,
+    "length": 32,
+    "width": 32,
+    "epochs": 8,
+    "lr": 3e-3,
+}
 
 
 def glue_task(name: str, summary: str, score: str, table: str = "4") -> Task:
