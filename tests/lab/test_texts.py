@@ -199,3 +199,12 @@ def test_the_gaussian_ramp_down_is_that_of_the_released_code() -> None:
             assert optimiser.param_groups[0]["lr"] == pytest.approx(math.exp(-late * late / 5)), epoch
             optimiser.step()
             schedule.step()
+
+
+def test_training_wastes_no_time_on_numbers_that_are_nearly_zero() -> None:
+    seen = []
+    session = prepare(reading.READ.setting("plain", overrides={"epochs": 1}))
+    session.model.register_forward_hook(lambda *_: seen.append(float(torch.tensor([1e-20]) * 1e-20)))
+    train(session)
+    assert set(seen) == {0.0}
+    assert float(torch.tensor([1e-20]) * 1e-20) > 0

@@ -77,3 +77,18 @@ def test_spec_augment_of_wav2vec2_is_the_same_in_both_passes() -> None:
     zeros = {site: [torch.zeros_like(step.slots(site)[0].value)]}
     assert torch.equal(step.run(zeros), step.outputs)
     assert not torch.equal(step.run(zeros, noise=None), step.outputs)
+
+
+def test_a_model_that_makes_its_input_a_variable_is_refused_with_the_fix() -> None:
+    class Wilful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x[:, None]
+            x.requires_grad = True
+            return self.inner(x)[:, 0]
+
+    with pytest.raises(RuntimeError, match="perturb the output of a later module"):
+        sp.recipes.vat(Wilful(), sp.cross_entropy)(torch.randn(2, 4), torch.tensor([0, 2]))

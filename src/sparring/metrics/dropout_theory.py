@@ -55,9 +55,16 @@ def outputs_under(
 
 @torch.no_grad()
 def worst_masks(
-    model: nn.Module, inputs: Any, site: Site, size: int, flips: int, penalty: Penalty = js, rescale: bool = True,
-    outputs: Callable[[Any], Tensor] | None = None, limit: int = 100_000,
-) -> WorstMasks:  # fmt: skip
+    model: nn.Module,
+    inputs: Any,
+    site: Site,
+    size: int,
+    flips: int,
+    penalty: Penalty = js,
+    rescale: bool = True,
+    outputs: Callable[[Any], Tensor] | None = None,
+    limit: int = 100_000,
+) -> WorstMasks:
     """The adversarial dropout mask of eq. 5 by brute force over every mask within the budget; for small H only.
 
     >>> import sparring as sp
@@ -114,9 +121,15 @@ class Regularisers:
 
 @torch.no_grad()
 def regularisers(
-    model: nn.Module, inputs: Any, site: Site, size: int, flips: int, keep: float, rescale: bool = True,
+    model: nn.Module,
+    inputs: Any,
+    site: Site,
+    size: int,
+    flips: int,
+    keep: float,
+    rescale: bool = True,
     outputs: Callable[[Any], Tensor] | None = None,
-) -> Regularisers:  # fmt: skip
+) -> Regularisers:
     """Eq. 2, 3 and 4 exactly, by enumeration, with squared L2 distance of the probabilities (Proposition 1).
 
     Masks are Bernoulli(keep) conditioned on at most `flips` dropped units; the base network keeps all units. The order needs

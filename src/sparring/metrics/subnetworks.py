@@ -109,9 +109,16 @@ class Subnetworks:
 
 @torch.no_grad()
 def subnetwork_accuracies(
-    model: nn.Module, inputs: Any, targets: Tensor, site: Site, player: Player, keep: float = 0.97, count: int = 500,
-    penalty: Penalty = js, outputs: Callable[[Any], Tensor] | None = None,
-) -> Subnetworks:  # fmt: skip
+    model: nn.Module,
+    inputs: Any,
+    targets: Tensor,
+    site: Site,
+    player: Player,
+    keep: float = 0.97,
+    count: int = 500,
+    penalty: Penalty = js,
+    outputs: Callable[[Any], Tensor] | None = None,
+) -> Subnetworks:
     """Test accuracy of `count` random and `count` adversarial sub-networks (Fig. 3).
 
     A random sub-network is one mask with keep rate `keep`, used on the whole test set. An adversarial one gives every example
@@ -187,9 +194,14 @@ def decompose(base: Tensor, adversarial: Tensor) -> Decomposition:
 
 @torch.no_grad()
 def dropout_decomposition(
-    model: nn.Module, inputs: Any, site: Site, player: Player, samples: int = 20, penalty: Penalty = js,
+    model: nn.Module,
+    inputs: Any,
+    site: Site,
+    player: Player,
+    samples: int = 20,
+    penalty: Penalty = js,
     outputs: Callable[[Any], Tensor] | None = None,
-) -> Decomposition:  # fmt: skip
+) -> Decomposition:
     """Remark 1 measured on a model: probabilities under random base masks and under the adversary's answers.
 
     Args:

@@ -114,7 +114,13 @@ class Pass:
                 stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
             if replay is not None:
                 stack.enter_context(replaying(replay, attached, replay_noise))
-            outputs = call(self.model, inputs)
+            try:
+                outputs = call(self.model, inputs)
+            except RuntimeError as error:
+                explained = _explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
         for site in self.sites if clean else self.placements:
             self._check(site)
         return outputs
@@ -210,6 +216,15 @@ class Pass:
         placement = self.placements.get(site)
         if isinstance(placement, Sequence) and len(placement) != count:
             raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
+
+
+def _explained(error: RuntimeError) -> RuntimeError:
+    if "can only change requires_grad flags of leaf" not in str(error):
+        return error
+    return RuntimeError(
+        "the model sets requires_grad on what is placed at a site, which torch allows for plain inputs only: perturb the output of a "
+        "later module, or, for speech models of Hugging Face, call model.freeze_feature_encoder() first"
+    )
 
 
 def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:

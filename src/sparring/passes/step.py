@@ -111,8 +111,8 @@ class Step:
             for slot in slots:
                 if slot.value.shape[:1] != (self.batch,) and not site.shared:
                     raise ValueError(
-                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: perturbations "
-                        "are per example, dimension 0; for time-major layers pass batch_dim=1, and leave out what the batch shares"
+                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: one row per "
+                        "example is needed; time-major layers are Output(name, batch_dim=1), and what the batch shares is left out"
                     )
 
     @property

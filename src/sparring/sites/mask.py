@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nn.matching import match
-from .attention.interface import is_hugging_face_attention
 from .functional import drops_by_function, install_drop
 from .site import EVERYWHERE, Kind, Site, Undo, Visit, patch_forward
 from .time_major import batch_dim_of, note_time_major
@@ -28,7 +27,7 @@ class Mask(Site):
     Any `nn.Dropout`, `nn.Dropout1d/2d/3d`, and any dropout layer that has a method `draw(input) -> multiplier` (ours do). A module
     that calls `torch.nn.functional.dropout` in its own code counts as a layer, each call a slot: BART's and Whisper's layers, and
     Hugging Face's attention weights under `attn_implementation="eager"` (a fused kernel never shows its mask).
-    Feature dropout keeps its shape: one number per channel. Neither it nor a multiplier (B, H) has padding: entries are units.
+    Feature dropout keeps its shape: one number per channel. Padding is known in (B, T, H) alone: entries elsewhere are units.
 
     >>> import sparring as sp
     >>> model = nn.Sequential(nn.Dropout(0.5))
@@ -63,19 +62,20 @@ class Mask(Site):
         )
 
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
-        dim = batch_dim_of(module)
+        time_major = batch_dim_of(module)
 
         def drop(input: Tensor, p: float, training: bool) -> Tensor:
+            # Attention weights (B, heads, queries, keys) are batch first everywhere, and their heads are no words.
+            dim = time_major if input.dim() == 3 else 0
             first = input.movedim(dim, 0)
             # What is shared is counted examples first; else the layer draws in its own order, as it always does.
             draw = first if self.share else input
             clean = self._clean(module, draw, p, training)
             clean = clean if self.share else clean.movedim(dim, 0)
-            units = clean.dim() == 2 or attends or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+            units = clean.dim() != 3 or isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
             valid = EVERYWHERE if units else None
             return input * visit(name or "mask", clean, valid).movedim(0, dim).to(input.dtype)
 
-        attends = is_hugging_face_attention(module)
         if type(module) in _OWN or hasattr(module, "draw"):
             return patch_forward(module, lambda input: drop(input, getattr(module, "p", 0.0), module.training))
         return install_drop(module, drop)

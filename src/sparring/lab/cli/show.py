@@ -70,9 +70,17 @@ def comparison_table(comparison: Comparison, title: str = "") -> Table:
     heads = [with_unit(name) for name in standard]
     made = table(
         title or f"{comparison.task} ({comparison.scale}), test {comparison.score}, {comparison.better} is better",
-        "method", head, "spread", "difference to baseline [95 %]", "after Holm", *heads, "passes", "time", "seeds",
+        "method",
+        head,
+        "spread",
+        "difference to baseline [95 %]",
+        "after Holm",
+        *heads,
+        "passes",
+        "time",
+        "seeds",
         numbers=(head, "spread", *heads, "passes", "time", "seeds"),
-    )  # fmt: skip
+    )
     for row in comparison.rows:
         star = "[bold]" if row is comparison.best else ""
         made.add_row(

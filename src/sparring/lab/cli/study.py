@@ -83,9 +83,17 @@ def run(
     screen = console()
     for study in find(name):
         left = run_study(
-            study, records_folder(records), out, cores or usable_cores(), data_folder(data), limit, minutes, command(),
-            lambda line: screen.print(escape(line)), None if arms is None else [name.strip() for name in arms.split(",")],
-        )  # fmt: skip
+            study,
+            records_folder(records),
+            out,
+            cores or usable_cores(),
+            data_folder(data),
+            limit,
+            minutes,
+            command(),
+            lambda line: screen.print(escape(line)),
+            None if arms is None else [name.strip() for name in arms.split(",")],
+        )
         Answer.say(**{study.name: {"left": left}})
         screen.print(f"{study.name}: " + (f"{left} runs are still to be done" if left else "complete"))
 
@@ -174,9 +182,17 @@ def study_table(found: Any) -> Any:
     study = found.study
     made = table(
         f"{study.name}: test {study.metric}, {study.better} is better; {found.done} of {found.total} runs",
-        "arm", "chosen", study.metric, "spread", f"to {study.baseline} [95 %]", "to control [95 %]", "seeds", "passes", "seconds",
+        "arm",
+        "chosen",
+        study.metric,
+        "spread",
+        f"to {study.baseline} [95 %]",
+        "to control [95 %]",
+        "seeds",
+        "passes",
+        "seconds",
         numbers=(study.metric, "spread", "seeds", "passes", "seconds"),
-    )  # fmt: skip
+    )
     for row in found.rows:
         chosen = "being tuned" if row.trial is None else ", ".join(f"{k}={v}" for k, v in row.trial.items())
         made.add_row(

@@ -10,8 +10,18 @@ from .errors import DAMAGE, DataError
 from .files import Folder, as_folder
 
 CLASSES = (
-    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "cyclist",
-)  # fmt: skip
+    "sky",
+    "building",
+    "pole",
+    "road",
+    "pavement",
+    "tree",
+    "sign",
+    "fence",
+    "car",
+    "pedestrian",
+    "cyclist",
+)
 VOID = 11
 LARGEST = 1 << 25  # pixels of an image
 

@@ -124,9 +124,15 @@ def _array(item: _Array) -> np.ndarray:
 
 def _step(machine: _Machine, name: str, argument: Any) -> None:
     """One instruction. The stack holds values only; nothing here calls what a file names."""
-    stack, memo = machine.stack, machine.memo
     if name in ("PROTO", "FRAME"):
         return
+    if not (_value(machine, name, argument) or _container(machine, name) or _object(machine, name, argument)):
+        raise DataError(f"refused, because it uses the pickle instruction {name}; only plain values are read")
+
+
+def _value(machine: _Machine, name: str, argument: Any) -> bool:
+    """Instructions that put a value on the stack, or keep it for later; False for any other."""
+    stack, memo = machine.stack, machine.memo
     if name in KINDS:
         if KINDS[name] is int and not -(1 << 63) <= argument < 1 << 63:
             raise DataError("refused, because it holds an integer of more than 64 bits")
@@ -145,7 +151,15 @@ def _step(machine: _Machine, name: str, argument: Any) -> None:
         memo[len(memo)] = stack[-1]
     elif name in ("GET", "BINGET", "LONG_BINGET"):
         stack.append(memo[argument])
-    elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+    else:
+        return False
+    return True
+
+
+def _container(machine: _Machine, name: str) -> bool:
+    """Instructions that make or fill a tuple, list or dict; False for any other."""
+    stack = machine.stack
+    if name in ("TUPLE1", "TUPLE2", "TUPLE3"):
         count = int(name[-1])
         stack[-count:] = [tuple(stack[-count:])]
     elif name in ("TUPLE", "LIST"):
@@ -160,7 +174,15 @@ def _step(machine: _Machine, name: str, argument: Any) -> None:
     elif name in ("SETITEM", "SETITEMS"):
         items = machine.since_mark() if name == "SETITEMS" else [stack.pop(), stack.pop()][::-1]
         _expect(stack[-1], dict).update(_pairs(items))
-    elif name == "GLOBAL":
+    else:
+        return False
+    return True
+
+
+def _object(machine: _Machine, name: str, argument: Any) -> bool:
+    """Instructions that name something and build it; False for any other."""
+    stack = machine.stack
+    if name == "GLOBAL":
         stack.append(_name(*argument.split(" ", 1)))
     elif name == "STACK_GLOBAL":
         what, module = stack.pop(), stack.pop()
@@ -175,7 +197,8 @@ def _step(machine: _Machine, name: str, argument: Any) -> None:
         else:
             _expect(stack[-1], _Dtype)  # uint8 has one byte: its byte-order state changes nothing
     else:
-        raise DataError(f"refused, because it uses the pickle instruction {name}; only plain values are read")
+        return False
+    return True
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:

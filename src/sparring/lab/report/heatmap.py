@@ -164,8 +164,13 @@ def _draw(
         for index in indices:
             word, shade = words[index], strengths[index]
             ax.text(
-                column + 0.5, row + 1.1, word.replace("\n", " "), fontsize=9, family="monospace", va="center",
+                column + 0.5,
+                row + 1.1,
+                word.replace("\n", " "),
+                fontsize=9,
+                family="monospace",
+                va="center",
                 parse_math=False,  # a pair of dollar signs in the text is not a formula
                 bbox={"facecolor": (red, green, blue, shade), "edgecolor": "none", "pad": 1.5},
-            )  # fmt: skip
+            )
             column += len(word) + 1

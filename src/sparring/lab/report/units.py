@@ -2,10 +2,29 @@
 
 PERCENT = frozenset(
     {
-        "accuracy", "error", "f1", "macro F1", "ece", "worst-case accuracy", "pavgpu", "mean_iou", "masked", "clean", "vanished",
-        "fgsm", "bim", "pgd", "paper_pgd", "margin", "autoattack", "cw", "ece (shifted)", "accuracy (shifted)", "pavgpu (shifted)",
+        "accuracy",
+        "error",
+        "f1",
+        "macro F1",
+        "ece",
+        "worst-case accuracy",
+        "pavgpu",
+        "mean_iou",
+        "masked",
+        "clean",
+        "vanished",
+        "fgsm",
+        "bim",
+        "pgd",
+        "paper_pgd",
+        "margin",
+        "autoattack",
+        "cw",
+        "ece (shifted)",
+        "accuracy (shifted)",
+        "pavgpu (shifted)",
     }
-)  # fmt: skip
+)
 
 
 def with_unit(name: str) -> str:

@@ -16,22 +16,43 @@ Figure = (None, int, float)  # what cannot be a number in JSON (nan, inf) is sto
 Value = (None, bool, int, float, str)
 
 CONFIG: dict[str, Any] = {
-    "task": str, "method": str, "scale": str, "seed": int, "values": {str: Value}, "overrides": {str: Value},
+    "task": str,
+    "method": str,
+    "scale": str,
+    "seed": int,
+    "values": {str: Value},
+    "overrides": {str: Value},
     "source?": str,
-}  # fmt: skip
+}
 DATA = {"files": {str: str}}
 ENVIRONMENT = {"python": str, "packages": {str: str}, "cpu": str, "command": str}
 RESULT = {
-    "task": str, "score": str, "better": str, "epochs": int, "best_epoch": int, "test": {str: Figure},
-    "validation": {str: Figure}, "seconds_per_step": Number, "passes_per_step": Number, "parameters": int,
-    "weights?": str, "summary?": str, "baseline?": str,
-}  # fmt: skip
+    "task": str,
+    "score": str,
+    "better": str,
+    "epochs": int,
+    "best_epoch": int,
+    "test": {str: Figure},
+    "validation": {str: Figure},
+    "seconds_per_step": Number,
+    "passes_per_step": Number,
+    "parameters": int,
+    "weights?": str,
+    "summary?": str,
+    "baseline?": str,
+}
 STATE = {"format": int, "parts": {str: {"file": str, "sha256": str, "values": object}}}
 SWEEP = {
-    "name": str, "task": str, "scale": str, "method": str, "score": str, "better": str, "seeds": [int],
+    "name": str,
+    "task": str,
+    "scale": str,
+    "method": str,
+    "score": str,
+    "better": str,
+    "seeds": [int],
     "log": {str: bool},
     "trials": [{"settings": {str: Value}, "value": Number, "test": Figure, "validation": [Number]}],
-}  # fmt: skip
+}
 
 SERIES = {str: [Figure]}
 FIGURES: dict[str, Any] = {
@@ -50,9 +71,16 @@ FIGURES: dict[str, Any] = {
     },
 }
 METRICS = {
-    "epoch": int, "step": int, "loss": Figure, "losses": [Figure], "diagnostics": {str: Figure},
-    "seconds_per_step": Number, "passes_per_step": Number, "validation": {str: Figure}, "probe": [object],
-}  # fmt: skip
+    "epoch": int,
+    "step": int,
+    "loss": Figure,
+    "losses": [Figure],
+    "diagnostics": {str: Figure},
+    "seconds_per_step": Number,
+    "passes_per_step": Number,
+    "validation": {str: Figure},
+    "probe": [object],
+}
 
 
 def fault(value: Any, shape: Any, at: str = "") -> str | None:

@@ -52,9 +52,16 @@ def table(found: Results) -> list[str]:
             chosen = ", ".join(f"{name} {value}" for name, value in (row.trial or {}).items()) or "-"
             control = f"{gap(row.to_control)} ({row.arm.control})" if row.to_control else "-"
             cells = (
-                row.arm.name, chosen, number(row.mean), number(row.spread), gap(row.to_baseline), control,
-                str(len(row.values)), number(row.passes), f"{row.seconds:.0f}",
-            )  # fmt: skip
+                row.arm.name,
+                chosen,
+                number(row.mean),
+                number(row.spread),
+                gap(row.to_baseline),
+                control,
+                str(len(row.values)),
+                number(row.passes),
+                f"{row.seconds:.0f}",
+            )
             lines.append("| " + " | ".join(cells) + " |")
     return lines
 

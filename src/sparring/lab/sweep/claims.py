@@ -113,10 +113,19 @@ class Claims:
     def create(self, point: Mapping[str, Any], attributes: Mapping[str, Any]) -> optuna.Trial:
         """A trial that is under way from the start, with its point in it."""
         template = FrozenTrial(
-            number=-1, trial_id=-1, state=TrialState.RUNNING, value=None, values=None, params=dict(point),
-            distributions={name: self.plan.ranges[name] for name in point}, user_attrs=dict(attributes),
-            system_attrs={}, intermediate_values={}, datetime_start=datetime.now(), datetime_complete=None,
-        )  # fmt: skip
+            number=-1,
+            trial_id=-1,
+            state=TrialState.RUNNING,
+            value=None,
+            values=None,
+            params=dict(point),
+            distributions={name: self.plan.ranges[name] for name in point},
+            user_attrs=dict(attributes),
+            system_attrs={},
+            intermediate_values={},
+            datetime_start=datetime.now(),
+            datetime_complete=None,
+        )
         number = self.study._storage.create_new_trial(self.study._study_id, template_trial=template)
         return optuna.trial.Trial(self.study, number)
 

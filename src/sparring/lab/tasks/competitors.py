@@ -97,7 +97,16 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value]) -> 
         method("free_at", "FreeAT: replays the batch, an update each time", follower, start=0.0),
         method("free_lb", "FreeLB: loss averaged over the points of an ascent", free),
         method("free_lb_regulariser", "FreeLB as SALT runs it: divergence averaged over an ascent", free, charged),
-        method("smart", "smoothness plus the Bregman proximal term", follower, penalty="symmetric_kl", proximal_weight=1.0),
+        method(
+            "smart", "smoothness plus the Bregman proximal term", follower, penalty="symmetric_kl", proximal_weight=1.0
+        ),
         method("vat", "divergence to the worst embeddings nearby", follower, charged, detach_clean=True),
-        method("salt", "SALT: differentiates through the opponent's ascent", follower, charged, detach_clean=False, unroll="autograd"),
-    )  # fmt: skip
+        method(
+            "salt",
+            "SALT: differentiates through the opponent's ascent",
+            follower,
+            charged,
+            detach_clean=False,
+            unroll="autograd",
+        ),
+    )

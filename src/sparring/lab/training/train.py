@@ -19,6 +19,7 @@ from ..data.batches import epoch
 from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
 from ..text import Memory
+from .denormals import flushed
 from .randomness import random_state, restore_random_state
 from .settings import check
 from .stream import Stream
@@ -243,6 +244,7 @@ def keep_best(session: Session, scores: dict[str, float]) -> None:
         session.best_weights = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
 
 
+@flushed()
 def train(
     session: Session,
     after_batch: Callable[[], None] = lambda: None,

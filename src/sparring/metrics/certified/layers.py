@@ -77,23 +77,10 @@ def function_op(
 ) -> Op | None:
     """The operation a function or tensor method stands for; None when it does nothing."""
     x = values[0]
-    numbers = [a for a in args if isinstance(a, int | float)]
+    if (sum_or_product := _arithmetic(name, args, kwargs, values)) is not None:
+        return sum_or_product
     if function in (F.relu, torch.relu, Tensor.relu, Tensor.relu_, F.relu_):
         return Relu()
-    if name in ("add", "iadd", "add_") and not kwargs:
-        if len(values) == 2 and values[0].shape == values[1].shape:
-            return Sum((1.0, 1.0))
-        if len(values) == 1 and numbers:
-            return _factor(x, 1.0, float(numbers[0]))
-    if name == "sub" and not kwargs:
-        if len(values) == 2 and values[0].shape == values[1].shape:
-            return Sum((1.0, -1.0))
-        if numbers and isinstance(args[0], Tensor):
-            return _factor(x, 1.0, -float(numbers[0]))
-    if name == "mul" and len(values) == 1 and numbers:
-        return _factor(x, float(numbers[0]), 0.0)
-    if name in ("truediv", "div") and isinstance(args[0], Tensor) and numbers and not kwargs:
-        return _factor(x, 1 / float(numbers[0]), 0.0)
     if name in ("flatten", "view", "reshape", "squeeze"):
         return _reshape(x, result, name)
     if function in (torch.mean, Tensor.mean):
@@ -114,6 +101,27 @@ def function_op(
     raise UnsupportedOperation(
         f"{name}() on a tensor of shape {tuple(x.shape)} is not supported; certificates know {SUPPORTED}"
     )
+
+
+def _arithmetic(name: str, args: Any, kwargs: Any, values: tuple[Tensor, ...]) -> Op | None:
+    """Sums and differences of two tensors of one shape, and a tensor with a number; None for anything else."""
+    x, numbers = values[0], [float(a) for a in args if isinstance(a, int | float)]
+    alike = len(values) == 2 and values[0].shape == values[1].shape
+    if name in ("add", "iadd", "add_") and not kwargs:
+        if alike:
+            return Sum((1.0, 1.0))
+        if len(values) == 1 and numbers:
+            return _factor(x, 1.0, numbers[0])
+    if name == "sub" and not kwargs:
+        if alike:
+            return Sum((1.0, -1.0))
+        if numbers and isinstance(args[0], Tensor):
+            return _factor(x, 1.0, -numbers[0])
+    if name == "mul" and len(values) == 1 and numbers:
+        return _factor(x, numbers[0], 0.0)
+    if name in ("truediv", "div") and isinstance(args[0], Tensor) and numbers and not kwargs:
+        return _factor(x, 1 / numbers[0], 0.0)
+    return None
 
 
 def _pool(

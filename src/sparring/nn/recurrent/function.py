@@ -47,9 +47,18 @@ def _visible(tensor: Tensor | None) -> Tensor | None:
 
 
 def _run(
-    kind: str, steps: Steps, x: Tensor, w_ih: Tensor | None, bias: Tensor | None, w_hh: Tensor, bias_hh: Tensor | None,
-    h: Tensor, c: Tensor, mask: Tensor | None, keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    kind: str,
+    steps: Steps,
+    x: Tensor,
+    w_ih: Tensor | None,
+    bias: Tensor | None,
+    w_hh: Tensor,
+    bias_hh: Tensor | None,
+    h: Tensor,
+    c: Tensor,
+    mask: Tensor | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     recurrent_bias, folded = (bias_hh, None) if kind == "gru" else (None, bias_hh)  # elsewhere the two biases are one
     if recurrent_native.joins(kind, x, w_ih):
         both = total(bias, folded)
@@ -120,10 +129,24 @@ def _gradients(
     kernel = recurrent_native if recurrent_native.usable(out) else recurrent_plain
     joined = wanted["w_hh"] and recurrent_native.joins(ctx.kind, x, w_ih)
     drec, dx, entering = kernel.backward(
-        ctx.kind, ctx.steps, w_hh.contiguous(), None if mask is None else mask.contiguous(), h0.contiguous(), c0.contiguous(),
-        out, ctx.gates, ctx.cells, None if dout is None else dout.contiguous(), dh, dc,
-        gates=gates, weights=wanted["w_hh"], dmask=dmask, inplace=not kept, **({"x": x.contiguous()} if joined else {}),
-    )  # fmt: skip
+        ctx.kind,
+        ctx.steps,
+        w_hh.contiguous(),
+        None if mask is None else mask.contiguous(),
+        h0.contiguous(),
+        c0.contiguous(),
+        out,
+        ctx.gates,
+        ctx.cells,
+        None if dout is None else dout.contiguous(),
+        dh,
+        dc,
+        gates=gates,
+        weights=wanted["w_hh"],
+        dmask=dmask,
+        inplace=not kept,
+        **({"x": x.contiguous()} if joined else {}),
+    )
     if not kept:
         ctx.gates = ctx.cells = None
     found: dict[str, Tensor | None] = {"h": dh, "c": dc, "mask": dmask}

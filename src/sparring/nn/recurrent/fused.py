@@ -54,9 +54,17 @@ def _share(batch: int, work: int, run: Callable[[int, int], None]) -> None:
 
 
 def forward(
-    kind: str, steps: Steps, x: Tensor, w_hh: Tensor, bias_hh: Tensor | None, mask: Tensor | None, h: Tensor, c: Tensor,
-    keep: bool, inplace: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    kind: str,
+    steps: Steps,
+    x: Tensor,
+    w_hh: Tensor,
+    bias_hh: Tensor | None,
+    mask: Tensor | None,
+    h: Tensor,
+    c: Tensor,
+    keep: bool,
+    inplace: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """See `recurrent_plain.forward`; `w_hh` may be [w_hh, w_ih, bias], then `x` is the inputs instead of their projection."""
     size, gates = h.shape[1], 4 if kind == "gru" else w_hh.shape[0] // h.shape[1]
     inputs = x.shape[1] if w_hh.shape[1] > size else 0
@@ -72,20 +80,40 @@ def forward(
         scratch = x.new_empty(last - first, 4 * size if kind == "gru" else w_hh.shape[1])
         room = saved if saved is not None else x.new_empty(last - first, gates * size)
         library().sparring_forward(  # type: ignore[union-attr]
-            KINDS[kind], ctypes.c_long(len(steps)), *steps.longs, *map(ctypes.c_long, (first, last, size)),
-            _pointer(x), ctypes.c_long(inputs), *map(_pointer, (packed, bias_hh, mask, h, c, out, room, cells)), int(keep),
+            KINDS[kind],
+            ctypes.c_long(len(steps)),
+            *steps.longs,
+            *map(ctypes.c_long, (first, last, size)),
+            _pointer(x),
+            ctypes.c_long(inputs),
+            *map(_pointer, (packed, bias_hh, mask, h, c, out, room, cells)),
+            int(keep),
             _pointer(scratch),
-        )  # fmt: skip
+        )
 
     _share(h.shape[0], steps.total * w_hh.numel(), run)
     return out, saved, cells
 
 
 def backward(
-    kind: str, steps: Steps, w_hh: Tensor, mask: Tensor | None, h0: Tensor, c0: Tensor, out: Tensor, saved: Tensor,
-    cells: Tensor | None, dout: Tensor | None, dh: Tensor, dc: Tensor, gates: bool, weights: bool, dmask: Tensor | None,
-    inplace: bool, x: Tensor | None = None,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    kind: str,
+    steps: Steps,
+    w_hh: Tensor,
+    mask: Tensor | None,
+    h0: Tensor,
+    c0: Tensor,
+    out: Tensor,
+    saved: Tensor,
+    cells: Tensor | None,
+    dout: Tensor | None,
+    dh: Tensor,
+    dc: Tensor,
+    gates: bool,
+    weights: bool,
+    dmask: Tensor | None,
+    inplace: bool,
+    x: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """See `recurrent_plain.backward`; with the inputs `x` of a forward pass that they joined, the third result is [states, x, 1]."""
     size, width, inputs = h0.shape[1], w_hh.shape[0], 0 if x is None else x.shape[1]
     drec = (saved if inplace and kind != "gru" else saved.new_empty(steps.total, width)) if gates else None
@@ -98,10 +126,16 @@ def backward(
         room = drec if drec is not None else out.new_empty(last - first, width)
         side = dx if dx is not None else out.new_empty(last - first, width)
         library().sparring_backward(  # type: ignore[union-attr]
-            KINDS[kind], ctypes.c_long(len(steps)), *steps.longs, *map(ctypes.c_long, (first, last, size)),
-            *map(_pointer, (packed, mask, h0, c0, out, saved, cells, dout, dh, dc, room, side)), int(gates),
-            _pointer(x), ctypes.c_long(inputs), *map(_pointer, (entering, dmask, scratch)),
-        )  # fmt: skip
+            KINDS[kind],
+            ctypes.c_long(len(steps)),
+            *steps.longs,
+            *map(ctypes.c_long, (first, last, size)),
+            *map(_pointer, (packed, mask, h0, c0, out, saved, cells, dout, dh, dc, room, side)),
+            int(gates),
+            _pointer(x),
+            ctypes.c_long(inputs),
+            *map(_pointer, (entering, dmask, scratch)),
+        )
 
     _share(h0.shape[0], steps.total * w_hh.numel(), run)
     return drec, dx, entering

@@ -1,4 +1,4 @@
-"""Layers that hold their scores in full and call a softmax on them: DeBERTa, XLNet, and any layer of a user's that does so."""
+"""Layers that hold their scores in full and call a softmax on them: older families, XLNet, any layer of a user's that does so."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,21 @@ from .registry import ScoreVisit, register_attention
 
 _SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
 _MODELS = "transformers.models."
+_HOLDERS = {
+    "big_bird": "BigBirdSelfAttention",
+    "bloom": "BloomAttention",
+    "convbert": "ConvBertSelfAttention",
+    "deberta": "DisentangledSelfAttention",
+    "deberta_v2": "DisentangledSelfAttention",
+    "falcon": "FalconAttention",
+    "funnel": "FunnelRelMultiheadAttention",
+    "gpt_neo": "GPTNeoSelfAttention",
+    "megatron_bert": "MegatronBertSelfAttention",
+    "mpnet": "MPNetSelfAttention",
+    "rembert": "RemBertSelfAttention",
+    "roformer": "RoFormerSelfAttention",
+    "squeezebert": "SqueezeBertSelfAttention",
+}
 _HIDDEN = -5e3  # no score of a trained layer is so low: somebody's mask made it
 
 
@@ -69,18 +84,15 @@ def _install(module: nn.Module, visit: ScoreVisit, valid_of: Callable[[Tensor], 
             output = attend(*args, **kwargs)
         if not mode.seen:
             raise ValueError(
-                f"Scores: {type(module).__name__} took no softmax over the last dimension of its scores; "
-                "register_attention needs a function that knows where they are"
+                f"Scores: {type(module).__name__} took no softmax over the last dimension of its scores: load a Hugging Face model "
+                'with attn_implementation="eager", and register_attention a function that finds the scores of a layer of yours'
             )
         return output
 
     return patch_forward(module, forward)
 
 
-@register_attention(
-    _MODELS + "deberta.modeling_deberta.DisentangledSelfAttention",
-    _MODELS + "deberta_v2.modeling_deberta_v2.DisentangledSelfAttention",
-)
+@register_attention(*(f"{_MODELS}{family}.modeling_{family}.{layer}" for family, layer in _HOLDERS.items()))
 def through_softmax(module: nn.Module, visit: ScoreVisit) -> Undo:
     """Show the scores that the layer takes a softmax of; what its own mask has hidden is found by its size."""
     return _install(module, visit, seen_by)

@@ -42,10 +42,16 @@ DIGITS = replace(
     claim="on 8 x 8 digits LPD keeps more accuracy under attack than plain training, dropout, ADP, PDD and DEG",
     task="digits-ensemble",
     settings={
-        "watched": 100, "attacked": 300, "audited": 100, "autoattack": 0, "saliency": 0, "swept": 0, "certified": 0
+        "watched": 100,
+        "attacked": 300,
+        "audited": 100,
+        "autoattack": 0,
+        "saliency": 0,
+        "swept": 0,
+        "certified": 0,
     },
     shrunk="8 x 8 digits and small networks; accuracy under the strongest attack of the audit over 100 images, radius .1",
-)  # fmt: skip
+)
 ONE_LOSS = replace(
     DIGITS,
     name="lpd-pgd-digits",

@@ -25,9 +25,11 @@ FOLLOWERS: tuple[dict[str, Value], ...] = (
 
 # Zuo et al. 2021, appendix: a step and a start of 1e-4 with Adam, K = 2; the follower hardly leaves the clean point.
 PUBLISHED = Arm(
-    "salt_published", method="salt", control="noise",
+    "salt_published",
+    method="salt",
+    control="noise",
     settings={"radius": 1.0, "update": "adam", "step_size": 1e-4, "start": 1e-4, "steps": 2},
-)  # fmt: skip
+)
 
 
 def arms(vat: tuple[dict[str, Value], ...], scale: float) -> tuple[Arm, ...]:

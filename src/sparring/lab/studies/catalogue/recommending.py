@@ -23,4 +23,4 @@ STUDIES = (
         settings={"epochs": 100, "patience": 10},
         shrunk="the 6,039 users of MovieLens 1M's implicit lists instead of 136,677, networks of 200 and 64 units; a seed is a split",
     ),
-)  # fmt: skip
+)

@@ -33,9 +33,12 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
         found["f1"] = 200 * hits / max(1, int((guess == 1).sum() + (truth == 1).sum()))
     for short, definition in CORRELATIONS.items():
         seen = agreement(
-            model, (inputs for inputs, _ in split.batches(size)), at="embedding", attention="attention",
+            model,
+            (inputs for inputs, _ in split.batches(size)),
+            at="embedding",
+            attention="attention",
             definition=definition,
-        )  # fmt: skip
+        )
         found |= {f"pearson{short}": seen.pearson, f"kendall{short}": seen.kendall}
     if isinstance(split, Examined):
         found |= {f"accuracy_{name}": 100 * float(correct[part].mean()) for name, part in split.parts}

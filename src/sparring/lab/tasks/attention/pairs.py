@@ -177,9 +177,11 @@ def load_multinli(setting: Setting) -> Data:
         train, matched, mismatched = shortened(setting, *read)
     fit, check = holdout(len(train), 0.2)
     test = Texts(
-        [*matched.first, *mismatched.first], [*(matched.second or ()), *(mismatched.second or ())],
-        np.concatenate([p.labels for p in (matched, mismatched) if p.labels is not None]), CLASSES,
-    )  # fmt: skip
+        [*matched.first, *mismatched.first],
+        [*(matched.second or ()), *(mismatched.second or ())],
+        np.concatenate([p.labels for p in (matched, mismatched) if p.labels is not None]),
+        CLASSES,
+    )
     genres = (("matched", slice(0, len(matched))), ("mismatched", slice(len(matched), len(test))))
     return inference((train.take(fit), train.take(check), test), setting, Preparation(), genres)
 

@@ -17,9 +17,14 @@ def build(setting: Setting, data: Data) -> nn.Module:
     """The single-sequence model for sentences, the pair model for questions and inference."""
     model = PairSequence if data.extra.get("pair") else SingleSequence
     return model(
-        len(data.extra["vocabulary"]), setting["size"], setting["features"], data.extra["classes"],
-        setting["encoder"], setting["attention"], data.extra.get("vectors"),
-    )  # fmt: skip
+        len(data.extra["vocabulary"]),
+        setting["size"],
+        setting["features"],
+        data.extra["classes"],
+        setting["encoder"],
+        setting["attention"],
+        data.extra.get("vectors"),
+    )
 
 
 Values = dict[str, Value]
@@ -27,14 +32,27 @@ Values = dict[str, Value]
 # Appendix B: Adam 1e-3, L2 1e-5, one LSTM layer of 256 (bAbI 64), word vectors of 300 (bAbI 50, from scratch). Released
 # code (config/base_bc.jsonnet, base_qa.jsonnet): AMSGrad, batches of 32, 8 epochs for sentences, 10 for pairs.
 COMMON: Values = {
-    "optimiser": "amsgrad", "lr": 1e-3, "weight_decay": 1e-5, "batch": 32, "encoder": "lstm", "attention": "additive",
-    "minimum": 1, "vectors": "", "scored": 200, "removed": 100,
-}  # fmt: skip
+    "optimiser": "amsgrad",
+    "lr": 1e-3,
+    "weight_decay": 1e-5,
+    "batch": 32,
+    "encoder": "lstm",
+    "attention": "additive",
+    "minimum": 1,
+    "vectors": "",
+    "scored": 200,
+    "removed": 100,
+}
 TINY: Values = {**COMMON, "size": 16, "features": 16, "epochs": 3, "lr": 5e-3, "removed": 20}
 SMALL: Values = {**COMMON, "size": 100, "features": 64, "epochs": 3, "vectors": "glove/glove.6B.100d.20k.txt"}
 PAPER: Values = {
-    **COMMON, "size": 300, "features": 256, "epochs": 8, "vectors": "glove/glove.6B.300d.txt", "removed": 500,
-}  # fmt: skip
+    **COMMON,
+    "size": 300,
+    "features": 256,
+    "epochs": 8,
+    "vectors": "glove/glove.6B.300d.txt",
+    "removed": 500,
+}
 PAIRS: Values = {**PAPER, "epochs": 10}
 
 # What differs from data set to data set. Source of the paper's numbers: amep/commands/make_dataset of the released code:
@@ -72,11 +90,28 @@ OWN: dict[str, dict[str, Values]] = {
 }
 BABI: dict[str, Values] = {
     "tiny": {**TINY, "lr": 1e-3, "epochs": 2, "questions": 500, "stories": "generated", "tested": "generated"},
-    "small": {**COMMON, "size": 50, "features": 64, "epochs": 20, "questions": 10_000, "stories": "generated", "tested": "published"},
+    "small": {
+        **COMMON,
+        "size": 50,
+        "features": 64,
+        "epochs": 20,
+        "questions": 10_000,
+        "stories": "generated",
+        "tested": "published",
+    },
     # 100 epochs: Jain and Wallace's code, which the released one does not repeat for bAbI.
-    "paper": {**COMMON, "size": 50, "features": 64, "epochs": 100, "patience": 10, "questions": 10_000, "stories": "published",
-              "tested": "published", "removed": 500},
-}  # fmt: skip
+    "paper": {
+        **COMMON,
+        "size": 50,
+        "features": 64,
+        "epochs": 100,
+        "patience": 10,
+        "questions": 10_000,
+        "stories": "published",
+        "tested": "published",
+        "removed": 500,
+    },
+}
 
 
 def scales(name: str) -> dict[str, Values]:

@@ -192,8 +192,14 @@ METHODS = (
     Method("lbd-tied", "one learned rate for all layers", learned, {**BAYES, "dropout": "bernoulli-tied"}),
 )
 NETWORK: dict[str, Value] = {
-    "files": 0, "plan": "digits", "hidden": 64, "size": 8, "batch_norm": True, "weights": "", "scored": 250,
-}  # fmt: skip
+    "files": 0,
+    "plan": "digits",
+    "hidden": 64,
+    "size": 8,
+    "batch_norm": True,
+    "weights": "",
+    "scored": 250,
+}
 
 TASK = Task(
     name="dropout-images",
@@ -205,8 +211,19 @@ TASK = Task(
         "small": {**OWN, **NETWORK, "files": 1, "plan": "small", "hidden": 128, "size": 32, "epochs": 6, "batch": 64},
         # Section 3.2.1: VGG19 from ImageNet, 224 pixels, batches of 64, 300 epochs, Adam 1e-5, 10 passes.
         "paper": {
-            **OWN, **NETWORK, "files": 5, "plan": "vgg19", "hidden": 4096, "size": 224, "batch_norm": False,
-            "epochs": 300, "batch": 64, "lr": 1e-5, "rates_lr": 1e-4, "weights": "pretrained/vgg19-dcbb9e9d.pth", "scored": 64,
+            **OWN,
+            **NETWORK,
+            "files": 5,
+            "plan": "vgg19",
+            "hidden": 4096,
+            "size": 224,
+            "batch_norm": False,
+            "epochs": 300,
+            "batch": 64,
+            "lr": 1e-5,
+            "rates_lr": 1e-4,
+            "weights": "pretrained/vgg19-dcbb9e9d.pth",
+            "scored": 64,
         },
     },
     methods=METHODS,
@@ -216,4 +233,4 @@ TASK = Task(
     figures=figures,
     baseline="regular",
     paper="Boluki et al., Learnable Bernoulli Dropout for Bayesian Deep Learning, section 3.2.1",
-)  # fmt: skip
+)

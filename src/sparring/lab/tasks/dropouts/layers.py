@@ -66,13 +66,24 @@ def learned(
     estimator = {"arm": ARM(), "disarm": DisARM()}[setting["estimator"]]
     scale = setting["prior_scale"] or None
     return learnable_bernoulli(
-        model, loss, estimator=estimator, joint=joint, prior_scale=scale, dataset_size=len(data.train),
-    )  # fmt: skip
+        model,
+        loss,
+        estimator=estimator,
+        joint=joint,
+        prior_scale=scale,
+        dataset_size=len(data.train),
+    )
 
 
 OWN: dict[str, Value] = {
-    "dropout": "fixed", "drop": 0.5, "samples": 10, "prior_scale": 0.0, "estimator": "arm", "rescale": True, "granularity": "unit",
-}  # fmt: skip
+    "dropout": "fixed",
+    "drop": 0.5,
+    "samples": 10,
+    "prior_scale": 0.0,
+    "estimator": "arm",
+    "rescale": True,
+    "granularity": "unit",
+}
 BAYES: dict[str, Value] = {"prior_scale": 1.0}
 
 
@@ -84,9 +95,13 @@ def rivals(fixed: Objectives, estimated: Objectives) -> tuple[Method, ...]:
         ("mc", "fixed dropout, Monte-Carlo evaluation", fixed, {}),
         ("lbd", "learnable Bernoulli dropout by ARM", estimated, bernoulli),
         ("lbd-disarm", "the same by DisARM", estimated, {**bernoulli, "estimator": "disarm"}),
-        ("lbd-unscaled", "the same by ARM, masks not divided by the keep rate: the paper's eq. 2", estimated,
-         {**bernoulli, "rescale": False}),
+        (
+            "lbd-unscaled",
+            "the same by ARM, masks not divided by the keep rate: the paper's eq. 2",
+            estimated,
+            {**bernoulli, "rescale": False},
+        ),
         ("concrete", "Concrete dropout", fixed, {**BAYES, "dropout": "concrete"}),
         ("gaussian", "Gaussian dropout", fixed, {**BAYES, "dropout": "gaussian"}),
-    )  # fmt: skip
+    )
     return tuple(Method(name, summary, objective, settings) for name, summary, objective, settings in made)

@@ -164,11 +164,20 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
     found = judge(model, split, setting)
     names = CLASSES if setting["camvid"] else ("ground", "square", "disc")
     drawn = [
-        curves("PAvgPU over patches", "threshold", torch.linspace(0, 1, 21), "PAvgPU",
-               {setting.method: scores_of(model, split, setting, found)}),
-        bars("IoU by class", "IoU", {name: [value] for name, value in zip(names, found.counts.iou.nan_to_num(0.0).tolist())}),
+        curves(
+            "PAvgPU over patches",
+            "threshold",
+            torch.linspace(0, 1, 21),
+            "PAvgPU",
+            {setting.method: scores_of(model, split, setting, found)},
+        ),
+        bars(
+            "IoU by class",
+            "IoU",
+            {name: [value] for name, value in zip(names, found.counts.iou.nan_to_num(0.0).tolist())},
+        ),
         *(bars(f"Learned keep rates, {name}", "keep", {name: rate}) for name, rate in keep_rates(model).items()),
-    ]  # fmt: skip
+    ]
     images, labels = split.batch(slice(0, setting["drawn"]))
     p = probabilities(model, images, setting)
     step = max(1, labels.shape[-1] // 120)  # a map of 120 columns is enough to see
@@ -185,9 +194,21 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
 
 
 OWN_SEGMENTATION: dict[str, Value] = {
-    **OWN, "drop": 0.2, "granularity": "layer", "camvid": False, "size": 32, "shrink": 1, "window": 2, "stride": 1, "drawn": 2,
-    "blocks": 2, "deep": False, "first": 8, "growth": 4, "middle": 4,
-}  # fmt: skip
+    **OWN,
+    "drop": 0.2,
+    "granularity": "layer",
+    "camvid": False,
+    "size": 32,
+    "shrink": 1,
+    "window": 2,
+    "stride": 1,
+    "drawn": 2,
+    "blocks": 2,
+    "deep": False,
+    "first": 8,
+    "growth": 4,
+    "middle": 4,
+}
 FULL: dict[str, Value] = {"blocks": 5, "deep": True, "first": 48, "growth": 16, "middle": 15}
 
 TASK = Task(
@@ -198,14 +219,30 @@ TASK = Task(
     scales={
         "tiny": {**OWN_SEGMENTATION, "epochs": 6, "batch": 4, "lr": 1e-2, "optimiser": "adam"},
         "small": {
-            **OWN_SEGMENTATION, "camvid": True, "shrink": 4, "blocks": 3, "middle": 6, "growth": 8, "first": 16,
-            "epochs": 30, "batch": 1, "lr": 2e-3,
+            **OWN_SEGMENTATION,
+            "camvid": True,
+            "shrink": 4,
+            "blocks": 3,
+            "middle": 6,
+            "growth": 8,
+            "first": 16,
+            "epochs": 30,
+            "schedule": "cosine",
+            "batch": 1,
+            "lr": 2e-3,
         },
         # Section 3.2.2: FC-DenseNet-103, rates shared within a layer, batches of one uncropped 480 x 360 image, 700 epochs,
         # RMSProp with decay .995, learning rate 1e-4, sliding windows of 2 x 2.
         "paper": {
-            **OWN_SEGMENTATION, **FULL, "camvid": True, "epochs": 700, "batch": 1, "optimiser": "rmsprop", "smoothing": 0.995,
-            "lr": 1e-4, "rates_lr": 1e-3,
+            **OWN_SEGMENTATION,
+            **FULL,
+            "camvid": True,
+            "epochs": 700,
+            "batch": 1,
+            "optimiser": "rmsprop",
+            "smoothing": 0.995,
+            "lr": 1e-4,
+            "rates_lr": 1e-3,
         },
     },
     methods=rivals(plain_pixels, learned_pixels),
@@ -215,4 +252,4 @@ TASK = Task(
     figures=figures,
     baseline="regular",
     paper="Boluki et al., Learnable Bernoulli Dropout for Bayesian Deep Learning, section 3.2.2",
-)  # fmt: skip
+)

@@ -27,10 +27,12 @@ def draw(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
             swept(model, inputs, targets, pixels, setting["epsilon"] / 4, 1.0, "L-infinity"),
             swept(model, inputs, targets, euclidean, setting["epsilon"] * largest / 8, largest, "L2"),
             heatmap(
-                "Mean cosine of members' input gradients", "member", "member",
+                "Mean cosine of members' input gradients",
+                "member",
+                "member",
                 gradient_diversity(model, inputs, targets).pairs(),
             ),
-        ]  # fmt: skip
+        ]
     if setting["certified"]:
         drawn.append(certified(model, data, setting))
     return drawn

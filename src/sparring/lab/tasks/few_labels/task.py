@@ -91,12 +91,27 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 
 # Miyato et al. 2018, appendix D, with fewer and wider layers: Adam 2e-3, the rate falls to zero over the last half.
 MNIST: dict[str, Value] = {
-    "labels": 100, "hidden": 600, "keep": 1.0, "optimiser": "adam", "lr": 2e-3, "schedule": "linear", "decay_from": 0.5,
-    "batch": 64, "unlabelled_batch": 256, "epochs": 20, "epoch_batches": 200,
-}  # fmt: skip
+    "labels": 100,
+    "hidden": 600,
+    "keep": 1.0,
+    "optimiser": "adam",
+    "lr": 2e-3,
+    "schedule": "linear",
+    "decay_from": 0.5,
+    "batch": 64,
+    "unlabelled_batch": 256,
+    "epochs": 20,
+    "epoch_batches": 200,
+}
 DIGITS: dict[str, Value] = {
-    **MNIST, "labels": 50, "hidden": 200, "batch": 50, "unlabelled_batch": 128, "epochs": 20, "epoch_batches": 50
-}  # fmt: skip
+    **MNIST,
+    "labels": 50,
+    "hidden": 200,
+    "batch": 50,
+    "unlabelled_batch": 128,
+    "epochs": 20,
+    "epoch_batches": 50,
+}
 
 
 def few_labels(name: str, summary: str, load: Callable[[Setting], Data], real: bool) -> Task:

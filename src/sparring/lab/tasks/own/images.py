@@ -87,9 +87,20 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 IMAGES: dict[str, Value] = {
-    **FILES, **CELLS, "image": "image", "label": "label", "size": 0, "colour": "auto", "model": "cnn", "dropout": 0.2,
-    "lr": 2e-3, "schedule": "cosine", "batch": 64, "attack": 0.06, "attacked": 100,
-}  # fmt: skip
+    **FILES,
+    **CELLS,
+    "image": "image",
+    "label": "label",
+    "size": 0,
+    "colour": "auto",
+    "model": "cnn",
+    "dropout": 0.2,
+    "lr": 2e-3,
+    "schedule": "cosine",
+    "batch": 64,
+    "attack": 0.06,
+    "attacked": 100,
+}
 
 TASKS = (
     Task(

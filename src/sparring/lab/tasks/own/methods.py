@@ -81,12 +81,22 @@ def around_input(radius: float, distance: float) -> tuple[Method, ...]:
     return (
         Method("plain", "the loss and nothing else (with the model's dropout)", plain),
         Method("noise", "consistency under random noise: VAT's control", noisy, ball),
-        Method("vat", "consistency at the worst input nearby", at_input(sp.recipes.vat, True), {**ball, "distance": distance}),
+        Method(
+            "vat",
+            "consistency at the worst input nearby",
+            at_input(sp.recipes.vat, True),
+            {**ball, "distance": distance},
+        ),
         Method("salt", "VAT with a differentiated opponent", at_input(sp.recipes.salt, True), ball),
-        Method("adversarial_training", "the loss at the worst input nearby", at_input(sp.recipes.adversarial_training, False), ball),
+        Method(
+            "adversarial_training",
+            "the loss at the worst input nearby",
+            at_input(sp.recipes.adversarial_training, False),
+            ball,
+        ),
         Method("r_drop", "two draws of the dropout against each other", r_drop, {"weight": 1.0}),
         Method("adversarial_dropout", "the worst dropout mask", adversarial_dropout, mask),
-    )  # fmt: skip
+    )
 
 
 def at_words(recipe: Recipe, **options: Any) -> Callable[[nn.Module, Setting, Data], Trainable]:

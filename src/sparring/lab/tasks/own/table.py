@@ -165,9 +165,20 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 TABLE: dict[str, Value] = {
-    **FILES, **CELLS, "target": "target", "columns": "", "ignore": "", "model": "mlp", "width": 64, "dropout": 0.2,
-    "lr": 3e-3, "weight_decay": 1e-4, "optimiser": "adamw", "schedule": "cosine", "batch": 32,
-}  # fmt: skip
+    **FILES,
+    **CELLS,
+    "target": "target",
+    "columns": "",
+    "ignore": "",
+    "model": "mlp",
+    "width": 64,
+    "dropout": 0.2,
+    "lr": 3e-3,
+    "weight_decay": 1e-4,
+    "optimiser": "adamw",
+    "schedule": "cosine",
+    "batch": 32,
+}
 
 
 def task(name: str, goal: str, summary: str, score: str, more: Mapping[str, Value], **parts: Any) -> Task:
@@ -188,11 +199,22 @@ def task(name: str, goal: str, summary: str, score: str, more: Mapping[str, Valu
 
 TASKS = (
     task(
-        "table", "classes", "your own table, a column of classes to predict: --set train=FILE.csv", "accuracy",
-        {"attack": 0.1, "attacked": 200}, better="higher", evaluate=judge.classes, figures=judge.figures,
+        "table",
+        "classes",
+        "your own table, a column of classes to predict: --set train=FILE.csv",
+        "accuracy",
+        {"attack": 0.1, "attacked": 200},
+        better="higher",
+        evaluate=judge.classes,
+        figures=judge.figures,
     ),
     task(
-        "table-regression", "numbers", "your own table, a column of numbers to predict: --set train=FILE.csv", "rmse",
-        {}, better="lower", evaluate=judge.numbers,
+        "table-regression",
+        "numbers",
+        "your own table, a column of numbers to predict: --set train=FILE.csv",
+        "rmse",
+        {},
+        better="lower",
+        evaluate=judge.numbers,
     ),
-)  # fmt: skip
+)

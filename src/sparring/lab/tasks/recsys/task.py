@@ -43,32 +43,76 @@ Values = dict[str, Value]
 # the training with the best epoch kept; 500 pseudo-users; likes are ratings of 4 and more, users have 5 of them; 10,000
 # users each to validate and test, 200 epochs (ML-20M).
 PAPER: Values = {
-    "ratings": "movielens/ml-20m/ratings.csv", "min_rating": 4.0, "min_user_items": 5, "min_item_users": 0, "users": 0,
-    "validation_users": 10_000, "test_users": 10_000, "model": "vae", "hidden": 600, "latent": 200, "dropout": 0.5,
-    "beta": 1.0, "anneal": 1.0, "extra_masks": 3, "estimator": "arm", "pseudo_users": 500, "flow_steps": 2,
-    "epochs": 200, "batch": 500, "lr": 1e-3,
-}  # fmt: skip
+    "ratings": "movielens/ml-20m/ratings.csv",
+    "min_rating": 4.0,
+    "min_user_items": 5,
+    "min_item_users": 0,
+    "users": 0,
+    "validation_users": 10_000,
+    "test_users": 10_000,
+    "model": "vae",
+    "hidden": 600,
+    "latent": 200,
+    "dropout": 0.5,
+    "beta": 1.0,
+    "anneal": 1.0,
+    "extra_masks": 3,
+    "estimator": "arm",
+    "pseudo_users": 500,
+    "flow_steps": 2,
+    "epochs": 200,
+    "batch": 500,
+    "lr": 1e-3,
+}
 # Section 3.3: 40,000 users each, 100 epochs. The 17,770 files of the prize, or its files joined.
 NETFLIX: Values = {
-    **PAPER, "ratings": "netflix/training_set/", "validation_users": 40_000, "test_users": 40_000, "epochs": 100,
-}  # fmt: skip
+    **PAPER,
+    "ratings": "netflix/training_set/",
+    "validation_users": 40_000,
+    "test_users": 40_000,
+    "epochs": 100,
+}
 # Section 3.3: songs with 200 listeners, listeners with 20 songs, every play counts; 50,000 users each, 100 epochs.
 SONGS: Values = {
-    **PAPER, "ratings": "million-song/train_triplets.txt", "min_rating": 1.0, "min_user_items": 20,
-    "min_item_users": 200, "validation_users": 50_000, "test_users": 50_000, "epochs": 100,
-}  # fmt: skip
+    **PAPER,
+    "ratings": "million-song/train_triplets.txt",
+    "min_rating": 1.0,
+    "min_user_items": 20,
+    "min_item_users": 200,
+    "validation_users": 50_000,
+    "test_users": 50_000,
+    "epochs": 100,
+}
 SMALL: Values = {
-    **PAPER, "ratings": "movielens/ml-100k/u.data", "validation_users": 100, "test_users": 200, "pseudo_users": 50,
-    "epochs": 60, "batch": 100,
-}  # fmt: skip
+    **PAPER,
+    "ratings": "movielens/ml-100k/u.data",
+    "validation_users": 100,
+    "test_users": 200,
+    "pseudo_users": 50,
+    "epochs": 60,
+    "batch": 100,
+}
 TINY: Values = {
-    **SMALL, "ratings": "", "validation_users": 40, "test_users": 40, "hidden": 32, "latent": 8, "pseudo_users": 8,
-    "epochs": 15, "batch": 20, "lr": 5e-3,
-}  # fmt: skip
+    **SMALL,
+    "ratings": "",
+    "validation_users": 40,
+    "test_users": 40,
+    "hidden": 32,
+    "latent": 8,
+    "pseudo_users": 8,
+    "epochs": 15,
+    "batch": 20,
+    "lr": 5e-3,
+}
 PART: Values = {
-    "users": 20_000, "validation_users": 1000, "test_users": 2000, "hidden": 200, "latent": 64, "pseudo_users": 100,
+    "users": 20_000,
+    "validation_users": 1000,
+    "test_users": 2000,
+    "hidden": 200,
+    "latent": 64,
+    "pseudo_users": 100,
     "epochs": 20,
-}  # fmt: skip
+}
 LISTS = " ".join(f"movielens/ml-1m-lightgcn/{part}.txt" for part in ("train", "valid", "test"))
 FILM: Values = {"validation_users": 500, "test_users": 1000, "batch": 250}
 

@@ -101,25 +101,87 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
 
 # What both stages must agree on. `labelled`, `tested`, `vocabulary`: 0 for all; `unlabelled`: at most so many.
 COMMON: dict[str, dict[str, Value]] = {
-    "tiny": {"labelled": 96, "unlabelled": 128, "held": 48, "tested": 64, "minimum": 1, "vocabulary": 0, "size": 16,
-             "hidden": 24, "vectors": "", "drop": 0.2},
-    "small": {"labelled": 2_500, "unlabelled": 20_000, "held": 1_000, "tested": 5_000, "minimum": 2, "vocabulary": 15_000,
-              "size": 100, "hidden": 256, "vectors": "glove/glove.6B.100d.20k.txt", "drop": 0.5},
-    "paper": {"labelled": 0, "unlabelled": 50_000, "held": 3_750, "tested": 0, "minimum": 2, "vocabulary": 0, "size": 256,
-              "hidden": 1024, "vectors": "", "drop": 0.5},
-}  # fmt: skip
+    "tiny": {
+        "labelled": 96,
+        "unlabelled": 128,
+        "held": 48,
+        "tested": 64,
+        "minimum": 1,
+        "vocabulary": 0,
+        "size": 16,
+        "hidden": 24,
+        "vectors": "",
+        "drop": 0.2,
+    },
+    "small": {
+        "labelled": 2_500,
+        "unlabelled": 20_000,
+        "held": 1_000,
+        "tested": 5_000,
+        "minimum": 2,
+        "vocabulary": 15_000,
+        "size": 100,
+        "hidden": 256,
+        "vectors": "glove/glove.6B.100d.20k.txt",
+        "drop": 0.5,
+    },
+    "paper": {
+        "labelled": 0,
+        "unlabelled": 50_000,
+        "held": 3_750,
+        "tested": 0,
+        "minimum": 2,
+        "vocabulary": 0,
+        "size": 256,
+        "hidden": 1024,
+        "vectors": "",
+        "drop": 0.5,
+    },
+}
 READING: dict[str, dict[str, Value]] = {
     "tiny": {"lr": 5e-3, "batch": 8, "epochs": 1, "window": 20, "sampled": 20, "scored": 300},
-    "small": {"lr": 2e-3, "batch": 32, "epochs": 2, "window": 100, "sampled": 512, "scored": 20_000, "lr_decay": 0.9996},
+    "small": {
+        "lr": 2e-3,
+        "batch": 32,
+        "epochs": 2,
+        "window": 100,
+        "sampled": 512,
+        "scored": 20_000,
+        "lr_decay": 0.9996,
+    },
     # 100,000 steps: 500 epochs of about 200 windows
-    "paper": {"lr": 1e-3, "batch": 256, "epochs": 500, "window": 400, "sampled": 1024, "scored": 50_000, "lr_decay": 0.9999},
-}  # fmt: skip
+    "paper": {
+        "lr": 1e-3,
+        "batch": 256,
+        "epochs": 500,
+        "window": 400,
+        "sampled": 1024,
+        "scored": 50_000,
+        "lr_decay": 0.9999,
+    },
+}
 READER: dict[str, Value] = {"optimiser": "adam", "schedule": "exponential", "clip": 1.0, "clip_except": "embedding"}
 CLASSIFYING: dict[str, dict[str, Value]] = {
-    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 2, "epoch_batches": 6, "longest": 20, "truncate": 8},
-    "small": {"lr": 1e-3, "batch": 32, "epochs": 6, "epoch_batches": 100, "longest": 200, "truncate": 200, "lr_decay": 0.998},
-    "paper": {"lr": 5e-4, "batch": 64, "epochs": 30, "epoch_batches": 500, "longest": 0, "truncate": 400, "lr_decay": 0.9998},
-}  # fmt: skip
+    "tiny": {"lr": 5e-3, "batch": 16, "epochs": 3, "epoch_batches": 12, "longest": 20, "truncate": 8},
+    "small": {
+        "lr": 1e-3,
+        "batch": 32,
+        "epochs": 6,
+        "epoch_batches": 100,
+        "longest": 200,
+        "truncate": 200,
+        "lr_decay": 0.998,
+    },
+    "paper": {
+        "lr": 5e-4,
+        "batch": 64,
+        "epochs": 30,
+        "epoch_batches": 500,
+        "longest": 0,
+        "truncate": 400,
+        "lr_decay": 0.9998,
+    },
+}
 CLASSIFIER: dict[str, Value] = {**READER, "head": 30, "pretrained": True, "first_epochs": 0}
 ELEC: dict[str, dict[str, Value]] = {
     "small": {"labelled": 1_000, "unlabelled": 0, "held": 250, "tested": 500, "vocabulary": 10_000},

@@ -110,8 +110,13 @@ PAPER: dict[str, Value] = {
     "tested": 0,
 }
 SHORT: dict[str, Value] = {
-    **PAPER, "clip": 1.0, "clip_value": 0.0, "schedule": "linear", "decay_from": 0.5, "init": "gates"
-}  # fmt: skip
+    **PAPER,
+    "clip": 1.0,
+    "clip_value": 0.0,
+    "schedule": "linear",
+    "decay_from": 0.5,
+    "init": "gates",
+}
 SMALL: dict[str, Value] = {**SHORT, "epochs": 5, "step": 28, "examples": 10_000}  # a row of 28 pixels at a time
 TINY: dict[str, Value] = {**SHORT, "epochs": 3, "batch": 50, "hidden": 64, "step": 8, "lr": 3e-3}
 

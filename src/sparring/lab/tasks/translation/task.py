@@ -16,6 +16,7 @@ from torch import nn
 import sparring as sp
 
 from ...data.pieces import Pieces
+from ...errors import LabError
 from ...models.transformer import Translator
 from ...task import Data, Setting, Task, Value
 from ..competitors import competitors
@@ -26,6 +27,8 @@ from .scores import evaluate, figures
 
 def load(name: str, setting: Setting) -> Data:
     """Pairs as pieces that the training text taught; validation is searched greedily, the test with the beam."""
+    if setting["beam"] < 1:
+        raise LabError(f"beam={setting['beam']} does not fit; it must be at least 1")
     train, validation, test = read(name, setting)
     if setting["examples"]:
         train = train.take(np.arange(min(setting["examples"], len(train))))
@@ -92,13 +95,36 @@ PAPER: dict[str, Value] = {
     "average": "epochs",
 }
 SMALL: dict[str, Value] = {
-    **PAPER, "length": 80, "pieces": 4_000, "width": 128, "heads": 4, "layers": 2, "inner": 512, "dropout": 0.1,
-    "pre_norm": True, "beam": 5, "epochs": 15, "tokens": 2_048, "accumulate": 1, "lr": 2e-3, "warmup": 0.05,
-}  # fmt: skip
+    **PAPER,
+    "length": 80,
+    "pieces": 4_000,
+    "width": 128,
+    "heads": 4,
+    "layers": 2,
+    "inner": 512,
+    "dropout": 0.1,
+    "pre_norm": True,
+    "beam": 5,
+    "epochs": 15,
+    "tokens": 2_048,
+    "accumulate": 1,
+    "lr": 2e-3,
+    "warmup": 0.05,
+}
 TINY: dict[str, Value] = {
-    **SMALL, "examples": 300, "length": 60, "pieces": 120, "width": 32, "layers": 1, "inner": 64, "dropout": 0.0, "beam": 2,
-    "epochs": 8, "tokens": 600, "lr": 1e-2,
-}  # fmt: skip
+    **SMALL,
+    "examples": 300,
+    "length": 60,
+    "pieces": 120,
+    "width": 32,
+    "layers": 1,
+    "inner": 64,
+    "dropout": 0.0,
+    "beam": 2,
+    "epochs": 8,
+    "tokens": 600,
+    "lr": 1e-2,
+}
 
 
 def translation_task(
@@ -133,9 +159,16 @@ VIETNAMESE: dict[str, Value] = {"radius": 0.1, "step_size": 1e-5, "start": 1e-4}
 SMALLER: dict[str, Value] = {"inner": 1024, "heads": 4, "beam": 9, "length_penalty": 1.5}
 # Transformer-big, 450k tokens an update.
 BIG: dict[str, Value] = {
-    "width": 1024, "inner": 4096, "heads": 16, "pieces": 32_000, "beam": 4, "length_penalty": 0.6, "tokens": 7_500,
-    "accumulate": 60, "epochs": 20,
-}  # fmt: skip
+    "width": 1024,
+    "inner": 4096,
+    "heads": 16,
+    "pieces": 32_000,
+    "beam": 4,
+    "length_penalty": 0.6,
+    "tokens": 7_500,
+    "accumulate": 60,
+    "epochs": 20,
+}
 TASKS = (
     translation_task(
         "multi30k", "German captions into English: Multi30k", GERMAN, SMALLER, "table 8 (the De-En settings)"
