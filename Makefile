@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-chaos test-browser check format bench docs clean
+.PHONY: help demo test test-long test-chaos test-browser check format bench docs dist clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,11 @@ bench: $(VENV)/.all  ## time everything against its reference; needs a quiet mac
 
 docs: $(VENV)/.docs  ## build the documentation into site/, strictly
 	$(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.all  ## build wheel and sdist into dist/ and check them
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m pytest -m long tests/test_package.py
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

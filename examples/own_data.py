@@ -20,8 +20,8 @@ from sparring.lab.data.idx import mnist
 
 COMMANDS = (
     "sparring compare images --set train=mnist/train --set test=mnist/test --methods plain,noise,vat --seeds 3 --out images",
-    "sparring compare text --set train=ag_news.csv --set header=false --set text=3 --set label=1 --set examples=2000"
-    " --methods plain,noise,vat,attention_at --seeds 3 --out text",
+    "sparring compare text --set train=ag_news.csv --set header=false --set text=3 --set label=1 --set model=cnn"
+    " --set examples=2000 --methods plain,noise,vat,attention_at --seeds 3 --out text",
     "sparring compare table --set train=cancer.csv --set target=diagnosis --methods plain,noise,vat,adversarial_training"
     " --seeds 5 --out table",
 )  # fmt: skip

@@ -215,3 +215,20 @@ def test_jsma_repeats_under_torchs_seed_and_leaves_numpys(digits: Any, mlp: nn.M
         assert np.random.rand() == expected
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+def test_autoattack_says_a_thing_once(caplog) -> None:
+    pytest.importorskip("pyautoattack")
+    torch.manual_seed(0)
+    sure = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 5), torch.nn.Softmax(-1)).eval()
+    x, y = torch.rand(4, 1, 4, 4), torch.zeros(4).long()
+    attack = sp.attacks.AutoAttack(sp.Linf(0.05, box=(0, 1)), attacks=("apgd-ce",))
+    importlib.import_module("sparring.attacks.toolbox").once.said.clear()
+    for _ in range(3):
+        attack(sure, x, y)
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "auto-attack" and record.levelname == "WARNING"
+    ]
+    assert sum("probability distribution" in text for text in said) == 1

@@ -42,7 +42,7 @@ def _file(name: str) -> Path | None:
     return next((p for p in (SOURCE / name, ROOT / name) if p.exists()), None)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.stem)
 def test_every_file_that_a_paper_names_exists(page: Path) -> None:
     rooms = {path.name for folder in (SOURCE, ROOT) for path in folder.iterdir() if path.is_dir()}
     named = [

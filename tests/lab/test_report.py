@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from sparring.lab.cli import work as cli_work
-from sparring.lab.compare import compare, jobs, read_runs
+from sparring.lab.cli.demonstration import CHANGES, CHAPTERS, do_demo
+from sparring.lab.compare import Comparison, Run, compare, jobs, read_runs
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
-from sparring.lab.report.build import build, headline
+from sparring.lab.report.build import build
 from sparring.lab.report.figures import bars, curves, heatmap, histogram, sentences
-from sparring.lab.report.panels import draw, merged
+from sparring.lab.report.panels import draw, merged, shared_scale
 from sparring.lab.report.plots import pooled
+from sparring.lab.report.story import Chapter, write_story
 from sparring.lab.report.svg import log_ticks, ticks
+from sparring.lab.report.verdicts import headline
 from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, parse_param, sweep_all
 
@@ -105,7 +108,8 @@ def test_the_page_says_what_the_runs_say(folder: Path, page: str) -> None:
 def test_a_headline_never_claims_more_than_the_interval(folder: Path) -> None:
     runs = [run for run in read_runs(folder) if run.seed == 0 and "radius" not in run.config["overrides"]]
     text = headline(compare(runs, "plain"))
-    assert "clearly" not in text
+    assert "better" not in text
+    assert "One seed says nothing about chance" in text
 
 
 def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:
@@ -193,3 +197,96 @@ def test_long_names_are_shown_in_full_beside_their_differences() -> None:
         drawn = differences([(name, 0.5, (-1.0, 2.0), 1, "no clear difference")], "difference in error")
         assert f">{name}</text>" in drawn
         assert ('text-anchor="end">' + name in drawn) == (name == "salt"), "a long name would leave the picture"
+
+
+def faked(method: str, seed: int, **figures: float) -> Run:
+    """A finished run as a folder would hold it."""
+    config = {"task": "made", "scale": "tiny", "method": method, "seed": seed, "overrides": {}, "values": {}}
+    result = {
+        "score": "accuracy", "better": "higher", "test": figures, "validation": figures, "seconds_per_step": 1.0,
+        "passes_per_step": 2.0, "epochs": 0,
+    }  # fmt: skip
+    return Run(Path("out") / method / f"seed-{seed}", config, result, {"command": "made up"})
+
+
+def table_of(gains: dict[str, list[float]], **by: tuple[str, str]) -> Comparison:
+    runs = [faked("plain", seed, accuracy=50.0 + seed, ece=9.0) for seed in range(5)]
+    runs += [
+        faked(name, seed, accuracy=50.0 + seed + gain, ece=9.0 - gain)
+        for name, found in gains.items()
+        for seed, gain in enumerate(found)
+    ]
+    return compare(runs, "plain", ("plain", *gains), **by)
+
+
+def test_holm_is_statsmodels_by_hand() -> None:
+    """The k-th smallest of m p-values is compared with 5 % / (m - k + 1), and the first that fails ends it."""
+    gains = {"a": [3, 3.2, 2.9, 3.1, 3.3], "b": [1, -0.4, 0.9, 0.7, 1.5], "c": [0.1, -0.1, 0.2, -0.2, 0.1]}
+    rows = {row.label: row.difference for row in table_of(gains).rows if row.difference}
+    order = sorted(rows, key=lambda name: rows[name].p_value)
+    standing = True
+    for rank, name in enumerate(order):
+        standing = standing and rows[name].p_value < 0.05 / (len(order) - rank)
+        assert rows[name].clear == standing
+    assert rows["a"].clear
+    assert 0.025 < rows["b"].p_value < 0.05 or not rows["b"].clear
+
+
+def test_a_headline_is_true_to_the_table() -> None:
+    text = headline(
+        table_of({"up": [3, 3.2, 2.9, 3.1, 3.3], "down": [-3, -3.2, -2.9, -3.1, -3.3], "same": [1, -1, 1, -1, 0]})
+    )
+    assert text.startswith(
+        "Better than plain (52): up (55.1); worse than plain (52): down (48.9); no clear difference: same."
+    )
+    assert "5 paired seeds, Holm's correction" in text
+    turned = headline(table_of({"up": [3, 3.2, 2.9, 3.1, 3.3]}, by=("ece", "lower")))
+    assert turned.startswith("Better than plain (9): up (5.9)")
+    assert headline(table_of({"same": [1, -1, 1, -1, 0]})).startswith("No clear difference to plain (52): same")
+
+
+def test_heat_maps_side_by_side_share_a_scale() -> None:
+    weak, strong = heatmap("m", "x", "y", [[0.0, 0.1]]), heatmap("m", "x", "y", [[0.0, 1.0]])
+    scale = shared_scale("heatmap", [weak, strong])
+    assert scale == (0.0, 1.0)
+    first, second = (draw("m", figure, {"m": 1}, scale)["drawing"] for figure in (weak, strong))
+    assert 'fill-opacity="0.10"' in first
+    assert 'fill-opacity="1.00"' in second
+    assert "light 0, dark 1" in first
+    pale = sentences("s", [{"words": ["a"], "weights": [0.2]}])
+    dark = sentences("s", [{"words": ["a"], "weights": [0.8]}])
+    shown = draw("m", pale, {"m": 1}, shared_scale("sentences", [pale, dark]))["drawing"]
+    assert "--w:25%" in shown
+    assert shared_scale("bars", []) is None
+
+
+def test_a_story_asks_its_questions_in_order(folder: Path, tmp_path: Path) -> None:
+    chapter = Chapter(
+        "sequential-digits", "Is it calibrated?", ("vat", "plain"), "ece", "lower", "ECE in %, 500 digits", "Digits."
+    )
+    write_story(folder, [chapter])
+    try:
+        page = build(folder, tmp_path / "story.html").read_text()
+    finally:
+        (folder / "story.json").unlink()
+    assert "Is it calibrated?" in page
+    assert "ECE in %, 500 digits" in page
+    assert '<th class="num">ece (%) ↓</th>' in page
+    parser = Balanced()
+    parser.feed(page)
+    assert {link[1:] for link in parser.links if link.startswith("#")} <= parser.ids
+
+
+@pytest.mark.long
+def test_the_demo_answers_every_question(tmp_path: Path) -> None:
+    failures = do_demo(tmp_path, 2, [0, 1])
+    assert not failures
+    page = build(tmp_path, tmp_path / "report.html").read_text()
+    for chapter in CHAPTERS:
+        assert chapter.question in page
+        assert chapter.header in page
+
+
+def test_the_demo_names_methods_and_settings_that_exist() -> None:
+    for chapter in CHAPTERS:
+        jobs(task(chapter.task), chapter.methods, [0], "tiny", Path("nowhere"), None, CHANGES.get(chapter.task, {}))

@@ -384,3 +384,12 @@ def test_small_logits_are_not_called_hidden(plain: Ensemble, data: tuple[Tensor,
     result = audit(scaled(plain, 0.05), *data, BALL, **QUICK)
     assert result.lowest < result.usual - 0.05
     assert states(result)["rescaled twin"] == "notable"
+
+
+def test_token_ids_are_told_where_to_be_attacked() -> None:
+    net = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    ids, targets = torch.randint(0, 9, (5, 3)), torch.zeros(5).long()
+    with pytest.raises(TypeError, match=r"ids cannot be moved; audit what follows the embedding"):
+        audit(net, ids, targets, sp.L2(0.5))
+    found = audit(net[1:], net[0](ids).detach(), targets, sp.L2(0.5), autoattack=False, steps=2, restarts=1, queries=5)
+    assert found.lowest <= found.clean

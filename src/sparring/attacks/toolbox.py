@@ -6,6 +6,7 @@ copy of the model.
 
 import copy
 import importlib
+import logging
 from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -142,6 +143,23 @@ class CarliniWagner:
         return _run(attack, inputs, targets)
 
 
+class Once(logging.Filter):
+    """Lets each sentence through once: AutoAttack checks the model anew in every call, and says the same each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        new = text not in self.said
+        self.said.add(text)
+        return new
+
+
+once = Once()
+
+
 @dataclass(frozen=True)
 class AutoAttack:
     """Croce and Hein's ensemble of parameter-free attacks (2020), through pyautoattack.
@@ -190,6 +208,7 @@ class AutoAttack:
             seed=self.seed,
             version=self.version if self.attacks is None else "custom",
         )
+        runner.logger.addFilter(once)  # the logger is the package's own, one for all: adding it again changes nothing
         for targeted in (runner.apgd_targeted, runner.fab):  # they try nine wrong classes, however many there are
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
         devices = [inputs.device] if inputs.device.type == "cuda" else []

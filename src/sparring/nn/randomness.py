@@ -126,7 +126,7 @@ class _PythonMark:
 
     @classmethod
     def _read(cls) -> Any:
-        return ctypes.string_at(id(random._inst) + cls.OFFSET, cls.SIZE) if _readable() else random.getstate()  # type: ignore[attr-defined]
+        return ctypes.string_at(id(random._inst) + cls.OFFSET, cls.SIZE) if _readable() else random.getstate()
 
     def moved(self) -> Any:
         """Python's state at the mark if it moved since, else None."""
@@ -142,9 +142,9 @@ class _PythonMark:
 @cache
 def _readable() -> bool:
     """Whether memory holds what the generator says of itself (another Python may keep it elsewhere)."""
-    if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:  # type: ignore[attr-defined]
+    if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:
         return False
-    numbers = struct.unpack("i624I", ctypes.string_at(id(random._inst) + _PythonMark.OFFSET, _PythonMark.SIZE))  # type: ignore[attr-defined]
+    numbers = struct.unpack("i624I", ctypes.string_at(id(random._inst) + _PythonMark.OFFSET, _PythonMark.SIZE))
     return (*numbers[1:], numbers[0]) == random.getstate()[1]
 
 

@@ -323,3 +323,8 @@ def test_tasks_of_other_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         monkeypatch.undo()
         registry.tasks.cache_clear()
         registry.plugged.cache_clear()
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (TASK_FILE.parents[1] / "docs" / "own-data.md").read_text()
+    assert TASK_FILE.read_text() in page

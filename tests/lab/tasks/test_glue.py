@@ -124,6 +124,8 @@ def test_a_score_is_charged_by_its_squared_error() -> None:
     assert (smart.terms[0].penalty, smart.terms[1].weight) == (sp.symmetric_kl, 0.5)
     with pytest.raises(LabError, match="unknown penalty 'lk'; did you mean kl"):
         prepare(task("rte").setting("salt", overrides={**SHORT, "penalty": "lk"}))
+    with pytest.raises(LabError, match="length=0 does not fit"):
+        prepare(task("rte").setting("plain", overrides={**SHORT, "length": 0}))
     with pytest.raises(LabError, match="unknown norm 'l1'"):
         prepare(task("rte").setting("salt", overrides={**SHORT, "norm": "l1"}))
 

@@ -156,6 +156,12 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         task("multi30k").load(task("multi30k").setting("plain", "small", data=tmp_path, overrides={"train": "dev"}))
     with pytest.raises(LabError, match="length=2 leaves no sentence pair"):
         task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": 2}))
+    with pytest.raises(LabError, match="beam=0 does not fit; it must be at least 1"):
+        prepare(task("multi30k").setting("plain", overrides={**SHORT, "beam": 0}))
+    with pytest.raises(ValueError, match="heads=5, layers=1"):
+        prepare(task("multi30k").setting("plain", overrides={**SHORT, "heads": 5}))
+    with pytest.raises(LabError, match="beta2=1 does not fit; it must lie below 1"):
+        task("multi30k").setting("plain", overrides={"beta2": 1})
     with pytest.raises(LabError, match="tokens=3 does not hold 1 example"):
         prepare(task("multi30k").setting("plain", overrides={**SHORT, "tokens": 3}))
 

@@ -1,7 +1,6 @@
 """`sparring demo`: is it worth it? Each family scored on what it claims, on embedded data, in two minutes of two cores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..compare import jobs, read_run
@@ -73,28 +72,19 @@ CHANGES: dict[str, dict[str, Value]] = {
 }
 
 
-@dataclass
-class Shown:
-    """What the demonstration does, for tests that want it shorter."""
-
-    chapters: tuple[Chapter, ...] = CHAPTERS
-    changes: dict[str, dict[str, Value]] = field(default_factory=lambda: CHANGES)
-
-
-def do_demo(out: Path, cores: int | None, seeds: Sequence[int], shown: Shown | None = None) -> dict[Job, LabError]:
+def do_demo(out: Path, cores: int | None, seeds: Sequence[int]) -> dict[Job, LabError]:
     """All runs of the demonstration in one pool, then a table and a sentence for every question."""
-    shown = shown or Shown()
     wanted: dict[Path, Job] = {}
-    for chapter in shown.chapters:
-        changes = shown.changes.get(chapter.task, {})
+    for chapter in CHAPTERS:
+        changes = CHANGES.get(chapter.task, {})
         for job in jobs(task(chapter.task), chapter.methods, seeds, "tiny", out, None, changes):
             wanted.setdefault(job.path, job)
-    write_story(out, shown.chapters)
+    write_story(out, CHAPTERS)
     failures = do_jobs(list(wanted.values()), cores)
     screen = console()
     runs = [read_run(job.path) for job in wanted.values() if job not in failures]
     told = []
-    for chapter in shown.chapters:
+    for chapter in CHAPTERS:
         if comparison := chapter.comparison(runs):
             screen.print()
             screen.print(comparison_table(comparison, chapter.question))

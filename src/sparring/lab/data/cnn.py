@@ -67,26 +67,6 @@ def parse_question(raw: bytes, file: str = "question") -> Cloze:
     return Cloze(url, tuple(passage.split()), tuple(question.split()), answer, entities)
 
 
-def renumbered(item: Cloze) -> Cloze:
-    """The same question with entities numbered by appearance, so that a number means "the n-th seen" everywhere.
-
-    Example:
-        >>> item = Cloze("", ("@entity7", "and", "@entity2"), ("@placeholder",), "@entity2", {"@entity2": "B"})
-        >>> renumbered(item).passage, renumbered(item).answer
-        (('@entity0', 'and', '@entity1'), '@entity1')
-    """
-    order = dict.fromkeys(ENTITY.findall(" ".join((*item.passage, *item.question, item.answer, *item.entities))))
-    new = {old: f"@entity{i}" for i, old in enumerate(order)}
-    swap = {old: new.get(old, old) for old in (*item.passage, *item.question, item.answer, *item.entities)}
-    return Cloze(
-        item.url,
-        tuple(swap[token] for token in item.passage),
-        tuple(swap[token] for token in item.question),
-        swap[item.answer],
-        {swap[name]: value for name, value in item.entities.items()},
-    )
-
-
 def cnn(split: str = "train", data: Folder | str | Path | None = None) -> Iterator[Cloze]:
     """Yield the questions of a split: 380,298 (train), 3,924 (valid) or 3,198 (test); one pass over the archive.
 

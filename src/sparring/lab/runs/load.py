@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..data.files import folder_of
 from ..data.fingerprint import fingerprint, noted
@@ -69,11 +68,6 @@ def load_run(folder: Path, data: Path | None = None) -> Session:
     session.model.eval()
     bring_helpers(session, folder)
     return session
-
-
-def load_model(folder: Path, data: Path | None = None) -> nn.Module:
-    """The trained model of a run, in evaluation mode."""
-    return load_run(folder, data).model
 
 
 def score_run(folder: Path, split: str, data: Path | None = None) -> dict[str, Any]:

@@ -67,3 +67,5 @@ def check(values: Mapping[str, Value]) -> None:
         if not isinstance(value, (int, float)) or not low <= value <= high or math.isinf(value):
             wanted = f"lie between {low} and {high}" if name in SHARES else f"be at least {low}"
             raise LabError(f"{name}={value} does not fit; it must {wanted}")
+    if values.get("beta2") == 1:
+        raise LabError("beta2=1 does not fit; it must lie below 1")

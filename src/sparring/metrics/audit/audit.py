@@ -94,6 +94,11 @@ def audit(
     Paper: the check that the robustness tables of Wu et al. need; after Athalye et al. 2018 and Carlini et al. 2019.
     """
     check_ball(ball, "audit")
+    if not inputs.is_floating_point():
+        raise TypeError(
+            f"audit(inputs={str(inputs.dtype).removeprefix('torch.')}): ids cannot be moved; audit what follows the embedding, "
+            "as a module of its own: audit(rest, model.embedding(ids).detach(), targets, sp.L2(1.0))"
+        )
     if not ball.radius > 0:
         raise ValueError(f"audit(ball={ball}): an audit needs a radius above 0")
     if autoattack:

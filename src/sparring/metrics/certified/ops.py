@@ -7,23 +7,10 @@ that is not affine; `crown` relaxes it.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-
-class Affine(Protocol):
-    """One input, one output, affine per example. Shapes are without the batch dimension."""
-
-    def forward(self, x: Tensor) -> Tensor: ...
-
-    def spread(self, radius: Tensor) -> Tensor: ...
-
-    def back(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor: ...
-
-    def constant(self, rows: Tensor) -> Tensor | float: ...
 
 
 @dataclass(frozen=True)

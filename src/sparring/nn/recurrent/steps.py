@@ -57,11 +57,6 @@ class Steps:
         return max(self.rows)
 
     @cached_property
-    def even(self) -> bool:
-        """Every example runs at every step."""
-        return min(self.rows) == self.batch
-
-    @cached_property
     def longs(self) -> tuple[ctypes.Array, ctypes.Array]:
         """Offsets and rows as C arrays."""
         kind = ctypes.c_long * len(self.rows)

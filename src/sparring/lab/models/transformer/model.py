@@ -67,6 +67,10 @@ class Translator(nn.Module):
         share: bool = True,
     ) -> None:
         super().__init__()
+        if layers < 1 or heads < 1 or width % heads:
+            raise ValueError(
+                f"Translator(width={width}, heads={heads}, layers={layers}): heads divide width, layers >= 1"
+            )
         self.width = width
         self.source_words = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.target_words = nn.Embedding(vocabulary, width, padding_idx=PAD)

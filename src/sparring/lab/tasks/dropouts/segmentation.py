@@ -227,6 +227,7 @@ TASK = Task(
             "growth": 8,
             "first": 16,
             "epochs": 30,
+            "schedule": "cosine",
             "batch": 1,
             "lr": 2e-3,
         },

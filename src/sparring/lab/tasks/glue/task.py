@@ -17,6 +17,7 @@ from torch import nn
 import sparring as sp
 
 from ...data.records import Texts
+from ...errors import LabError
 from ...models.encoder import SentenceEncoder
 from ...task import Data, Setting, Split, Task, Value
 from ..competitors import competitors
@@ -27,6 +28,10 @@ from .sentences import as_targets, corpus, encode_words, generated, joined, trim
 
 def load(name: str, setting: Setting) -> Data:
     """Generated sentences at `tiny`, the native files else; `examples` above 0 takes the first so many (shuffled)."""
+    if setting["length"] < 3:
+        raise LabError(
+            f"length={setting['length']} does not fit; it must be at least 3, for a start, a word and an end"
+        )
     if setting.scale == "tiny":
         known, tested = generated(name, setting["examples"], seed=1), {"": generated(name, 200, seed=2)}
     else:

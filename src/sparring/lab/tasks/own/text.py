@@ -109,7 +109,7 @@ TEXT: dict[str, Value] = {
     "seen": 1, "optimiser": "amsgrad", "lr": 2e-3, "weight_decay": 1e-5, "batch": 32, "attack": 0.5, "attacked": 100,
 }  # fmt: skip
 SCALES: dict[str, dict[str, Value]] = {
-    "tiny": {**TEXT, "size": 32, "features": 32, "epochs": 5},
+    "tiny": {**TEXT, "size": 32, "features": 32, "epochs": 8, "lr": 5e-3},
     "small": {**TEXT, "size": 100, "features": 128, "epochs": 10, "patience": 3, "longest": 200, "attacked": 500},
 }
 

@@ -16,6 +16,7 @@ from torch import nn
 import sparring as sp
 
 from ...data.pieces import Pieces
+from ...errors import LabError
 from ...models.transformer import Translator
 from ...task import Data, Setting, Task, Value
 from ..competitors import competitors
@@ -26,6 +27,8 @@ from .scores import evaluate, figures
 
 def load(name: str, setting: Setting) -> Data:
     """Pairs as pieces that the training text taught; validation is searched greedily, the test with the beam."""
+    if setting["beam"] < 1:
+        raise LabError(f"beam={setting['beam']} does not fit; it must be at least 1")
     train, validation, test = read(name, setting)
     if setting["examples"]:
         train = train.take(np.arange(min(setting["examples"], len(train))))
