@@ -287,3 +287,13 @@ def test_the_lowest_rate_is_beta_not_the_mean():
     rates = torch.cat(LaplacePriorityDropout(gamma=1e6).keep_rates(features), 1)
     assert rates.min() == pytest.approx(0.127)
     assert rates.mean() > 0.127 + 0.01
+
+
+def test_crowded_and_empty_bins_of_one_member_differ_by_its_density():
+    """Equation 4 by hand: two members, bins of width 1, 3 of 4 units of a member in one bin and 1 in the next."""
+    features = [torch.tensor([[0.5, 0.5, 0.5, 1.5]]), torch.tensor([[0.5, 1.5, 1.5, 1.5]])]
+    dropout = LaplacePriorityDropout(interval=1.0, gamma=1.0)
+    taken, distance = dropout.bin_distances(features)
+    distance = distance[..., taken.counts[0].sum(0) > 0]
+    # Both bins hold 4 units: the first is member 0's own, the second member 1's; (c_own - c)^2 is 0 or 1, times the density.
+    torch.testing.assert_close(distance[0], torch.tensor([[0.0, 0.25], [0.25, 0.0]]))

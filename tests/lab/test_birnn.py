@@ -156,3 +156,24 @@ def test_given_vectors_are_used_and_padding_stays_zero():
 def test_errors_name_what_is_wrong(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_the_pair_model_listens_to_its_question() -> None:
+    """Both ways in which a question acts, the query of the attention and the head, matter on their own."""
+    torch.manual_seed(0)
+    model = PairSequence(words=20, size=6, features=8, classes=4).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    paragraph = torch.tensor([[3, 7, 2, 9]])
+    questions = [torch.tensor([[8, 2]]), torch.tensor([[5, 11]])]
+    for silenced in (None, model.from_question, model.from_paragraph):
+        saved = None if silenced is None else silenced.weight.detach().clone()
+        if silenced is not None:
+            with torch.no_grad():
+                silenced.weight.zero_()
+        one, other = (model(paragraph, question) for question in questions)
+        assert (one - other).abs().max() > 1e-3
+        if silenced is not None:
+            with torch.no_grad():
+                silenced.weight.copy_(saved)

@@ -14,7 +14,7 @@ import torch
 import sparring as sp
 from sparring.lab.models.recurrent import SequenceClassifier
 from sparring.lab.registry import task
-from sparring.lab.tasks.sequences.task import order
+from sparring.lab.tasks.sequences.task import order, sequences
 
 SEQUENCES = [
     ("plain", "hidden", 100, "P 5.1"), ("plain", "epochs", 250, "S num_epochs"), ("plain", "batch", 100, "S batch_size"),
@@ -124,3 +124,12 @@ def test_the_released_divergence_is_kl_of_the_adversarial_prediction() -> None:
     q = adversarial.softmax(1)
     theirs = (q * adversarial.log_softmax(1)).sum(1) - (q * clean.log_softmax(1)).sum(1)  # kl_divergence_with_logit
     assert torch.allclose(sp.reverse_kl(clean, adversarial), theirs, atol=1e-5)
+
+
+def test_permuted_pixels_are_read_in_that_order() -> None:
+    images = torch.rand(2, 4, 4)
+    setting = {"pool": 1, "step": 2, "permuted": True}
+    expected = images.flatten(1)[:, order(16)].view(2, 8, 2)
+    assert torch.equal(sequences(images, setting), expected)
+    assert torch.equal(sequences(images, setting | {"permuted": False}), images.view(2, 8, 2))
+    assert not torch.equal(expected, images.view(2, 8, 2))

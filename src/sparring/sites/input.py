@@ -24,6 +24,8 @@ class Input(Site):
 
     key: int | str | None = None
 
+    outside = True
+
     @property
     def kind(self) -> Kind:
         return "additive"

@@ -30,6 +30,8 @@ class Output(Site):
     index: int | str = 0
     batch_dim: int | None = None
 
+    outside = True
+
     @property
     def kind(self) -> Kind:
         return "additive"

@@ -28,9 +28,11 @@ class Site(ABC):
 
     Attributes:
         shared: what stands here has no examples in dimension 0, but one entry for all of them (weights).
+        outside: acts on what goes in or comes out of a module by hooks, so that the module itself may be compiled.
     """
 
     shared: bool = False
+    outside: bool = False
 
     @property
     @abstractmethod

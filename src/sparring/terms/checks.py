@@ -68,11 +68,18 @@ def check_reachable(site: Site, model: nn.Module) -> None:
     """Raise now, with near names or the fix, rather than in the first step."""
     eager = set(eager_modules(model))
     for name, module in site.modules(model).items():
-        if module not in eager:
+        if module not in eager and not (site.outside and at_the_door(module, model, eager)):
             raise ValueError(
                 f"{site}: {name or 'the model'} is compiled, and a compiled module ignores what is placed inside it; "
-                "give the objective the module before torch.compile"
+                "give the objective the module before torch.compile, or compile the parts before and after the site"
             )
+
+
+def at_the_door(module: nn.Module, model: nn.Module, eager: set[nn.Module]) -> bool:
+    """Whether a module is the wrapper that torch.compile returned, called by plain Python: hooks on it run outside."""
+    if type(module).__name__ != "OptimizedModule":
+        return False
+    return module is model or any(module in parent.children() for parent in eager)
 
 
 def apart(terms: Sequence[Playable]) -> tuple[tuple[Playable, ...], list[str]]:
