@@ -103,6 +103,7 @@ def survives(room: str, path: Path, source: str, limit: float) -> str:
             os.setsid()
             os.chdir(ROOT)
             sys.path.insert(0, str(copy))
+            os.environ["PYTHONPATH"] = str(copy)
             sys.dont_write_bytecode = True
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 import pytest
@@ -113,6 +114,8 @@ def survives(room: str, path: Path, source: str, limit: float) -> str:
                         "-q",
                         "-p",
                         "no:cacheprovider",
+                        "-W",
+                        "ignore::pytest.PytestAssertRewriteWarning",
                         "-m",
                         "not long",
                         "--deselect",
