@@ -161,6 +161,7 @@ METHODS = (
     Method("salt-late", _additive(recipes.salt, late=True, start=1e-2), label_free=True),
     Method("trades", _additive(recipes.trades, sp.Linf, steps=2, start=1e-2), ball=sp.Linf, label_free=True),
     Method("mart", _mart, CLASSIFIERS, ball=sp.Linf),
+    Method("logit_pairing", _additive(recipes.logit_pairing, sp.Linf, divergence=False, steps=2), ball=sp.Linf),
     Method("adversarial_weight_perturbation", _weights, ("mlp", "convnet", "regression"), ball=None),
     Method("entropy", _entropy, tuple(s for s in EVERYWHERE if s != "regression"), ball=None, label_free=True),
     Method("free_lb", _additive(recipes.free_lb, divergence=False)),

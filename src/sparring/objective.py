@@ -89,7 +89,7 @@ class Objective(nn.Module):
 
     def forward(
         self,
-        inputs: Any,
+        inputs: Any = None,
         targets: Any = None,
         valid: ValidMask = None,
         unlabelled: Any = None,
@@ -97,6 +97,7 @@ class Objective(nn.Module):
         unlabelled_valid: ValidMask = None,
         items: Tensor | float | None = None,
         part: int | None = None,
+        **foreign: Any,
     ) -> Tensor:
         """The loss of one batch, a scalar.
 
@@ -110,6 +111,12 @@ class Objective(nn.Module):
                 in all the batches that are accumulated.
             part: which of a training step's losses, for methods that have several; None: all of them in one.
         """
+        if foreign or inputs is None:
+            seen = ", ".join(foreign) or "no inputs"
+            raise TypeError(
+                f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
+                "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"
+            )
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
         terms = self._active(targets)
@@ -143,7 +150,7 @@ class Objective(nn.Module):
         """
         ask = wrapper_of(self) or self
         given = {} if unlabelled is None else {"unlabelled": unlabelled}
-        parts = self._parts(targets)
+        parts = self.parts(targets)
         if parts == 1:
             yield ask(inputs, targets, valid, **given)
             return
@@ -298,7 +305,8 @@ class Objective(nn.Module):
     def _name(self, term: Playable) -> str:
         return next(name for name, other in zip(self._names, self.terms) if other is term)
 
-    def _parts(self, targets: Any) -> int:
+    def parts(self, targets: Any = None) -> int:
+        """How many losses a training step has: one for almost every method."""
         terms = self._active(targets)
         return terms[0].parts if terms and isinstance(terms[0], Leading) else 1
 

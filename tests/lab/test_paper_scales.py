@@ -115,7 +115,7 @@ def test_options_of_the_released_code() -> None:
         assert math.isfinite(float(loss.detach()))
     (term,) = objective.terms
     model.eval()
-    answer = sp.metrics.ask(model, data.train.inputs[:50], sp.Recurrent("lstm"), term.by)
+    answer = sp.metrics.perturb(model, data.train.inputs[:50], sp.Recurrent("lstm"), term.by)
     assert torch.allclose(answer.values[0].mean(1), torch.ones(50), atol=1e-5)
 
 

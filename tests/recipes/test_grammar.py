@@ -28,7 +28,7 @@ OWN = {  # words with a meaning of their own, each in the paper's terms
 }
 NAMES = [name for name in recipes.__all__ if name not in ("ramp_up", "simultaneous")]
 EXCHANGEABLE = {
-    "adversarial_training", "vat", "salt", "smart", "trades", "mart", "attention_at", "attention_iat", "word_iat", "adversarial_dropout",
+    "adversarial_training", "vat", "salt", "smart", "trades", "mart", "logit_pairing", "attention_at", "attention_iat", "word_iat", "adversarial_dropout",
     "adversarial_weight_perturbation",
 }  # fmt: skip
 

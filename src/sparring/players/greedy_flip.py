@@ -31,6 +31,9 @@ class GreedyFlip(Player):
             there all the same, for models whose other noise differs between the passes; a 0/1 tensor starts at that mask.
         restarts: random starts; the best answer of each example counts. The first flip decides in which direction the output is
             pushed, so a few starts come much nearer to the exact worst mask than one (see the paper's page in the docs).
+        both_ways: better than the paper, for about the same passes: the first look spends the whole budget twice, on the entries
+            whose flip pushes the output further the way the start flip pushed it, and on those that push it back, which changes it as
+            much; each example goes on with the better mask, and later looks choose all flips anew and count where they gain.
         paper_algorithm: Algorithm 1 to the letter: one flip over the budget, and flips of negative gain.
         rescale: divide a mask by its share of active entries, so that its mean is one.
         through_scale: let the influence map see that divisor too instead of treating it as a constant.
@@ -45,6 +48,7 @@ class GreedyFlip(Player):
     paper_algorithm: bool = False
     rescale: bool = True
     through_scale: bool = False
+    both_ways: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.ball, Flips):
@@ -54,6 +58,8 @@ class GreedyFlip(Player):
             raise ValueError(f"GreedyFlip(steps={self.steps}): at least one round")
         if self.restarts < 1:
             raise ValueError(f"GreedyFlip(restarts={self.restarts}): at least one start")
+        if self.both_ways and self.paper_algorithm:
+            raise ValueError("GreedyFlip(both_ways=True, paper_algorithm=True): choose one of the two searches")
         if isinstance(self.start, Tensor):
             if not bool(((self.start == 0) | (self.start == 1)).all()):
                 raise ValueError("GreedyFlip(start=...): a start mask holds zeros and ones only")
@@ -92,6 +98,8 @@ class GreedyFlip(Player):
 
     def _climb(self, game: Game, bases: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         """K steps from one start (eq. 9): the masks, and for which examples (B,) every influence map was sound."""
+        if self.both_ways:
+            return self._climb_both_ways(game, bases)
         masks = [self._first(base, slot) for base, slot in zip(bases, game.slots, strict=True)]
         budgets = [self._budgets(mask, base, slot) for mask, base, slot in zip(masks, bases, game.slots, strict=True)]
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
@@ -103,6 +111,29 @@ class GreedyFlip(Player):
                 flip(mask, base, im, budget[k], slot.valid)
                 for mask, base, im, budget, slot in zip(masks, bases, influence, budgets, game.slots, strict=True)
             ]
+        return masks, good
+
+    def _climb_both_ways(self, game: Game, bases: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """The same from one start, with the whole budget in every look and the better of two directions after the first."""
+        masks = [self._first(base, slot) for base, slot in zip(bases, game.slots, strict=True)]
+        budgets = [self._budgets(m, base, slot)[-1] for m, base, slot in zip(masks, bases, game.slots, strict=True)]
+        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        reached: Tensor | None = None
+        for k in range(self.steps):
+            payoff, influence = self.influence(game, masks)
+            good = good & sound(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
+            for sign in (1, -1) if k == 0 else (1,):
+                rivals = [
+                    self.ball.flip(base, base, sign * im, budget, slot.valid)
+                    for base, im, budget, slot in zip(bases, influence, budgets, game.slots, strict=True)
+                ]
+                value = self._value(game, rivals)
+                if reached is None:
+                    masks, reached = rivals, value
+                    continue
+                better = value > reached
+                masks = [_where(better, rival, mask) for rival, mask in zip(rivals, masks, strict=True)]
+                reached = torch.where(better, value, reached)
         return masks, good
 
     def _slopes(self, payoff: Tensor, masks: Sequence[Tensor], bases: Sequence[Tensor], first: bool) -> Tensor:

@@ -6,6 +6,7 @@ from .attention import attention_at, attention_iat, attention_noise
 from .ensembles import simultaneous
 from .free import free_at, free_lb
 from .learned import learnable_bernoulli
+from .logit_pairing import logit_pairing
 from .r_drop import entropy, r_drop
 from .random_masks import expectation_linear, fraternal_dropout, ramp_up, variational_dropout
 from .salt import salt
@@ -28,6 +29,7 @@ __all__ = [
     "free_at",
     "free_lb",
     "learnable_bernoulli",
+    "logit_pairing",
     "mart",
     "r_drop",
     "ramp_up",

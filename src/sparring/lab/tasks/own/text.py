@@ -105,9 +105,22 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 TEXT: dict[str, Value] = {
-    **FILES, **CELLS, "text": "text", "text2": "", "label": "label", "model": "lstm", "longest": 100, "vocabulary": 20_000,
-    "seen": 1, "optimiser": "amsgrad", "lr": 2e-3, "weight_decay": 1e-5, "batch": 32, "attack": 0.5, "attacked": 100,
-}  # fmt: skip
+    **FILES,
+    **CELLS,
+    "text": "text",
+    "text2": "",
+    "label": "label",
+    "model": "lstm",
+    "longest": 100,
+    "vocabulary": 20_000,
+    "seen": 1,
+    "optimiser": "amsgrad",
+    "lr": 2e-3,
+    "weight_decay": 1e-5,
+    "batch": 32,
+    "attack": 0.5,
+    "attacked": 100,
+}
 SCALES: dict[str, dict[str, Value]] = {
     "tiny": {**TEXT, "size": 32, "features": 32, "epochs": 8, "lr": 5e-3},
     "small": {**TEXT, "size": 100, "features": 128, "epochs": 10, "patience": 3, "longest": 200, "attacked": 500},
