@@ -112,7 +112,7 @@ class InBall(Player):
 
 
 class Random(Player):
-    """A player that answers by `draw` alone."""
+    """A player that does not look at the model: one of your own writes `draw(slot)`, and `respond` follows."""
 
     draws = True
 
