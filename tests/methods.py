@@ -178,6 +178,7 @@ METHODS = (
     Method("vat-scores", _at_scores(recipes.vat), ("transformer",), label_free=True),
     Method("salt-scores", _at_scores(recipes.salt, start=1e-2), ("transformer",), label_free=True),
     Method("word_iat", _attention(recipes.word_iat, neighbours=3), ("lstm",)),
+    Method("cutoff", _masks(recipes.cutoff, at="dropout", keep=0.6), RECURRENT, ball=None, label_free=True),
     Method("adp", _diversity(lambda w: ensembles.ADP(2 * w, 0.5 * w)), ("ensemble",), ball=None),
     Method("deg", _diversity(ensembles.DEG), ("ensemble",), ball=None),
     Method(

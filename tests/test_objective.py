@@ -37,9 +37,9 @@ def test_unmatched_names_list_near_ones() -> None:
 
 
 def test_players_must_fit_the_site() -> None:
-    with pytest.raises(ValueError, match="PGD plays at additive sites"):
+    with pytest.raises(ValueError, match=r"PGD plays at additive sites.*sp.Output\("):
         sp.Term(sp.Mask("2"), sp.PGD(sp.L2(1.0)), sp.kl)
-    with pytest.raises(ValueError, match="Bernoulli plays at mask sites"):
+    with pytest.raises(ValueError, match=r"Bernoulli plays at mask sites.*sp.Mask\("):
         sp.Term(sp.Output("0"), sp.Bernoulli(0.5), sp.kl)
     with pytest.raises(ValueError, match="a site needs a player"):
         sp.Term(sp.Output("0"), None, sp.kl)

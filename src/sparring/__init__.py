@@ -10,6 +10,7 @@ from .penalties import js, kl, probability_error, reverse_kl, squared_error, sym
 from .players import (
     PGD,
     Bernoulli,
+    Cutoff,
     FastGradient,
     Game,
     GreedyFlip,
@@ -31,6 +32,7 @@ __all__ = [
     "PGD",
     "Ball",
     "Bernoulli",
+    "Cutoff",
     "DisARM",
     "DropoutKL",
     "Entropy",

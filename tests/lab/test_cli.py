@@ -284,7 +284,8 @@ def test_arguments_mean_what_they_say() -> None:
     from sparring.lab.registry import task
 
     assert cli_parse.parse_methods("salt", task("sequential-digits")) == ["plain", "salt"]
-    assert len(cli_parse.parse_methods(None, task("sequential-digits"))) == 9
+    every = task("sequential-digits")
+    assert cli_parse.parse_methods(None, every) == [method.name for method in every.methods]
     for text in ("", "-1", "1,1", "0"):
         with pytest.raises(LabError, match="--seeds"):
             cli_parse.parse_seeds(text)

@@ -163,7 +163,7 @@ def test_passes_and_diagnostics_are_recorded(tmp_path: Path) -> None:
     execute(task("sequential-digits").setting("vat", overrides={"epochs": 1, "hidden": 24}), tmp_path)
     (line,) = read_metrics(tmp_path)
     assert line["passes_per_step"] == 5  # clean, one look at the gradient, perturbed; two backward
-    assert line["diagnostics"]["adversarial_training/norm"] == pytest.approx(0.5, rel=1e-3)
+    assert line["diagnostics"]["vat/norm"] == pytest.approx(0.5, rel=1e-3)
     assert len(line["losses"]) == 20
 
 

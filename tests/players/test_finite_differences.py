@@ -153,3 +153,26 @@ def test_a_slope_of_rounding_error_is_not_differentiated() -> None:
     objective = sp.recipes.salt(model, sp.cross_entropy, ball=sp.L2(0.5), start=1e-5)
     objective(*batch()).backward()
     assert all(float(p.grad.abs().max()) < 10 for p in model.parameters())
+
+
+@pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
+def test_without_labels_the_ascent_is_a_constant_unless_asked(unroll: str) -> None:
+    """In a joint batch only the labelled rows are differentiated through; an unlabelled batch is a plain ascent."""
+    torch.manual_seed(0)
+    table = nn.Embedding(21, 6).double()  # a row of its own for every example, so that each gradient can be seen alone
+    model = nn.Sequential(table, nn.Flatten(), *network(dtype=torch.float64))
+    model[2:].requires_grad_(False)
+    labelled, more = torch.arange(12).view(12, 1), torch.arange(12, 21).view(9, 1)
+
+    def found(way: Any, **words: Any) -> Tensor:
+        objective = sp.recipes.salt(model, sp.cross_entropy, "2", ball=sp.L2(0.5), start=0.1, unroll=way, **words)
+        torch.manual_seed(3)
+        loss = objective(labelled, torch.arange(12) % 4, unlabelled=more)
+        return torch.autograd.grad(loss, table.weight)[0]
+
+    usual, asked, constant = found(unroll), found(unroll, interaction=1.0), found(False)
+    close = {"rtol": 1e-6, "atol": 1e-12} if unroll == "autograd" else {"rtol": 1e-3, "atol": 1e-8}
+    torch.testing.assert_close(usual[:12], asked[:12], **close)
+    torch.testing.assert_close(usual[12:], constant[12:], **close)
+    assert float((usual - constant)[:12].norm()) > 1e-7
+    assert float((asked - constant)[12:].norm()) > 1e-7

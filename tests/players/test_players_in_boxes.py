@@ -86,7 +86,9 @@ def test_every_pass_of_every_player_is_inside(player: Any, ball: Any, penalty: A
 )
 def test_every_recipe_at_the_input_is_inside_over_several_steps(name: str, ball: Any) -> None:
     model = Spy()
-    objective = getattr(sp.recipes, name)(model, sp.cross_entropy, ball=ball)
+    # SMART's published step hardly leaves its start in a ball of this size.
+    words = {"step_size": None} if name == "smart" else {}
+    objective = getattr(sp.recipes, name)(model, sp.cross_entropy, ball=ball, **words)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     x, y = images(ball)
     for shift in range(3):  # another order: a perturbation that is carried over meets other images

@@ -181,6 +181,7 @@ def test_divergences_at_the_scores_need_no_labels_and_find_more_than_noise(name)
     assert model.attention.project.weight.grad.abs().max() > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*the ball never binds")
 def test_salt_at_the_scores_equals_brute_force_finite_differences():
     """d/d theta of KL at the follower's own response, through a follower that moves with theta."""
     model = build()

@@ -20,6 +20,7 @@ OWN = {  # words with a meaning of their own, each in the paper's terms
     "smart": {"proximal_weight", "decay"},
     "attention_at": {"direction"},
     "attention_iat": {"direction", "reading"},
+    "cutoff": {"unit"},
     "word_iat": {"neighbours", "refresh"},
     "expectation_linear": {"train_on"},
     "adversarial_dropout": {"restarts", "paper_algorithm", "through_scale"},

@@ -15,6 +15,7 @@ from ..nn.randomness import RandomState, Watch
 from ..penalties import per_example
 from ..sites.input import holds_nan
 from ..sites.site import Site, Slot
+from .alone import alone as only_one_thread
 from .layout import Layout
 from .masks import Masks
 from .one import Pass, Placement, call
@@ -96,7 +97,11 @@ class Step:
         """
         if alone and not self.sites:
             self.forward_passes += 1
-            raw = call(self.model, self.inputs)
+            leave = only_one_thread(self.model)
+            try:
+                raw = call(self.model, self.inputs)
+            finally:
+                leave()
         else:
             watch = Watch(self.devices)
             self.clean = self._pass({}, tuple(self.tapes.values()))

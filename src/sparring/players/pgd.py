@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
-from .walk import State, Walk, moved
+from .walk import State, Walk, moved, rows
 
 NOISE = 100.0  # rounding errors: a first-order gain below so many is not told apart from none
 Update = Literal["normalised", "raw", "sign", "adam"]
@@ -36,7 +36,8 @@ class PGD(InBall):
             clean point.
         update: "normalised" (gradient divided by its norm in the ball's norm), "raw", "sign" or "adam".
         unroll: False, "autograd" or "finite_difference".
-        interaction: how much of the derivative through the ascent counts, from 0 (a plain ascent) to 1 (SALT's equations).
+        interaction: how much of the derivative through the ascent counts, from 0 (a plain ascent) to 1 (SALT's equations). None
+            counts all of it for examples with labels and none of it for those without.
         betas: Adam's decay rates.
         difference: length of the finite-difference probe as a share of the radius; by default the root of the machine
             precision (its cube root if `central`).
@@ -49,7 +50,7 @@ class PGD(InBall):
     start: float | Literal["uniform"] = 1e-5
     update: Update = "normalised"
     unroll: Unroll = False
-    interaction: float = 1.0
+    interaction: float | None = 1.0
     betas: tuple[float, float] = (0.9, 0.98)
     difference: float | None = None
     central: bool = False
@@ -66,7 +67,7 @@ class PGD(InBall):
             raise ValueError('PGD(update="raw") needs step_size=: a raw gradient has no natural length')
         if self.step_size is not None and not self.step_size > 0:
             raise ValueError(f"PGD(step_size={self.step_size}): a step is longer than 0")
-        if not 0 <= self.interaction <= 1:
+        if self.interaction is not None and not 0 <= self.interaction <= 1:
             raise ValueError(
                 f"PGD(interaction={self.interaction}): from 0, a plain ascent, to 1, all of its derivative"
             )
@@ -132,9 +133,18 @@ class PGD(InBall):
         trusted = gain > NOISE * torch.finfo(gradient.dtype).eps
         return torch.where(trusted.view(-1, *(1,) * (unit.dim() - 1)), unit, unit.detach())
 
+    def share(self, game: Game) -> float | Tensor:
+        """How much of the derivative counts: one number, or one per example (B,)."""
+        if self.interaction is not None:
+            return float(self.interaction)
+        if game.labelled is None or game.labelled in (0, game.batch):
+            return 0.0 if game.labelled == 0 else 1.0
+        return (torch.arange(game.batch, device=game.clean.device) < game.labelled).float()
+
     def respond(self, game: Game) -> Response:
         state = begun = State(tuple(self.first_move(slot) for slot in game.slots))
-        unroll = self.unroll if self.interaction else False
+        share = self.share(game)
+        unroll = False if isinstance(share, float) and share == 0 else self.unroll
         if unroll == "finite_difference":
             return Walk(self, game).respond(state)
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
@@ -153,8 +163,8 @@ class PGD(InBall):
                 state = state.map(Tensor.detach)
         values = [only(good, d) for d in state.deltas]
         notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
-        if exact and self.interaction < 1:
-            values = [v.detach() + self.interaction * (v - v.detach()) for v in values]
+        if exact and not (isinstance(share, float) and share == 1):
+            values = [v.detach() + rows(share, v) * (v - v.detach()) for v in values]
         # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
         # two, and through its forward pass, which costs one.
         return Response(values, ~good, notes, backward_passes=self.steps * (4 if exact else 1))

@@ -36,6 +36,7 @@ class Game:
         attached_clean: clean outputs as the leader sees them (with their graph unless the term detaches them).
         parameters: what the leader trains; empty if the player is not unrolled.
         batch: number of examples.
+        labelled: how many of them, the first ones, have labels; None for all.
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
@@ -47,6 +48,7 @@ class Game:
     parameters: list[Tensor]
     batch: int
     unchanged: Callable[[], None] = _nothing_to_check
+    labelled: int | None = None
     precise_clean: Callable[[], Tensor] | None = None
 
 
@@ -112,7 +114,7 @@ class InBall(Player):
 
 
 class Random(Player):
-    """A player that answers by `draw` alone."""
+    """A player that does not look at the model: one of your own writes `draw(slot)`, and `respond` follows."""
 
     draws = True
 

@@ -40,8 +40,7 @@ class Climber(Protocol):
     def difference(self) -> float | None: ...
     @property
     def central(self) -> bool: ...
-    @property
-    def interaction(self) -> float: ...
+    def share(self, game: Game) -> float | Tensor: ...
     def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State: ...
 
 
@@ -118,7 +117,8 @@ class Walk:
         player, slots = self.player, self.game.slots
         self.game.unchanged()
         assert self.good is not None
-        pull = State(tuple(only(self.good, p) for p in self._precise_pull(pulls)))
+        share = player.share(self.game)
+        pull = State(tuple(rows(share, p) * only(self.good, p) for p in self._precise_pull(pulls)))
         total: list[Tensor | None] = [None] * (1 + len(self.game.parameters))
         for step in range(player.steps, 0, -1):
             state, gradients, rest = self.history[step - 1]
@@ -142,7 +142,7 @@ class Walk:
                 here, there = self._around(state.deltas, probe, lengths)
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
-        return [None if t is None else t * player.interaction for t in total]
+        return total
 
     def _ahead(
         self,
@@ -190,6 +190,11 @@ class Walk:
             return self.player.difference
         kinds = {like.dtype} | {p.dtype for p in self.game.parameters if p.is_floating_point()}
         return max(torch.finfo(kind).eps for kind in kinds) ** power
+
+
+def rows(share: float | Tensor, like: Tensor) -> float | Tensor:
+    """One number per example, shaped to multiply `like`; a plain number stays."""
+    return share if isinstance(share, float) else share.view(-1, *(1,) * (like.dim() - 1)).to(like.dtype)
 
 
 def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> list[Tensor]:

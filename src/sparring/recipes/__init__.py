@@ -3,6 +3,7 @@
 from .adversarial_dropout import adversarial_dropout
 from .adversarial_training import adversarial_training
 from .attention import attention_at, attention_iat, attention_noise
+from .cutoff import cutoff
 from .ensembles import simultaneous
 from .free import free_at, free_lb
 from .learned import learnable_bernoulli
@@ -23,6 +24,7 @@ __all__ = [
     "attention_at",
     "attention_iat",
     "attention_noise",
+    "cutoff",
     "entropy",
     "expectation_linear",
     "fraternal_dropout",

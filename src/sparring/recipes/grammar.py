@@ -52,6 +52,7 @@ WORDS = {  # what other papers and libraries call the same thing
     "drop": "keep",
     "p": "keep",
     "dropout": "keep",
+    "ratio": "keep",
     "site": "at",
     "layer": "at",
     "terms": "+",

@@ -26,7 +26,7 @@ def salt(
     start: float = 1e-5,
     update: Update = "normalised",
     unroll: Unroll = "autograd",
-    interaction: float = 1.0,
+    interaction: float | None = None,
     by: Player | None = None,
     penalty: Penalty = kl,
     weight: Weight = 1.0,
@@ -52,7 +52,9 @@ def salt(
         update: "normalised", "raw" (the paper's SGD follower, needs `step_size`), "adam", "sign".
         unroll: "autograd" (exact, double backward), "finite_difference" (cheaper, any model), or False: the same ascent as a
             constant, which is what the Stackelberg gradient is to be compared with.
-        interaction: how much of the derivative through the ascent counts, from 0 (the same as `unroll=False`) to 1 (eq. 6).
+        interaction: how much of the derivative through the ascent counts, from 0 (the same as `unroll=False`) to 1 (eq. 6). None
+            counts all of it for examples with labels, as in the paper, and none of it for those without: there nothing holds the
+            predictions, and it did harm wherever it was tried (see the page on SALT).
         by: another player instead: `sp.Noise(ball)` is the random control.
         penalty: KL(clean || perturbed) as in the paper; `symmetric_kl`, or `squared_error` for regression.
         weight: alpha of eq. 5.

@@ -26,6 +26,12 @@ LOOKS = (
 )  # training steps at which a player is asked whether it plays: asking makes the host wait for the device
 
 
+_OTHER_SITES = {  # by the kind of the one that does not fit
+    "additive": "Masks stand at sp.Mask(glob of dropout layers) and sp.Recurrent(glob of RNNs)",
+    "mask": "Additive sites are sp.Input(), sp.Output(glob of modules) and sp.Scores()",
+}
+
+
 @dataclass(frozen=True)
 class Term(Playable):
     """One perturbation and what is charged for it: where, by whom, how much.
@@ -76,7 +82,7 @@ class Term(Playable):
         if self.at is not None and self.by is not None and self.at.kind not in self.by.kinds:
             raise ValueError(
                 f"{type(self.by).__name__} plays at {' and '.join(sorted(self.by.kinds))} sites; "
-                f"{self.at} is a site of kind {self.at.kind}"
+                f"{self.at} is a site of kind {self.at.kind}. {_OTHER_SITES[self.at.kind]}"
             )
         if self.at is None and self.share_noise:
             raise ValueError("Term(at=None) compares two passes that differ in noise only: pass share_noise=False")
@@ -152,6 +158,7 @@ class Term(Playable):
 
         slots = [slot.bare() for slot in step.slots(at)]
         game = Game(slots, payoff, step.outputs.detach(), step.outputs, [], step.batch)
+        game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
             game.parameters = [p for p in step.model.parameters() if p.requires_grad]
             if any(map(is_sharded, game.parameters)):
