@@ -14,7 +14,7 @@ from ..training.train import Session, score
 from . import checkpoint
 from .files import Damaged, log, read_json
 from .folder import refuse_other_data
-from .helpers import bring_helpers
+from .needed import bring_helpers
 from .run import prepare
 from .shapes import CONFIG, DATA, RESULT
 

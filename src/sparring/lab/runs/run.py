@@ -26,7 +26,7 @@ from ..training.train import Session, keep_best, score, train, undisturbed
 from . import checkpoint
 from .files import locked, log, read_json, write_json
 from .folder import Folder, check_finished_data, finished, folder_of, read_metrics, root_of
-from .helpers import bring_helpers
+from .needed import bring_helpers
 from .shapes import RESULT
 
 Watch = Callable[[Session], None]
