@@ -35,7 +35,7 @@ def vat(
     """Virtual adversarial training (Miyato et al. 2018, Algorithm 1): KL to the worst nearby point; needs no labels.
 
     >>> import sparring as sp, torch
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> objective = sp.recipes.vat(model, sp.cross_entropy, ball=sp.L2(0.5))
     >>> more = torch.randn(20, 4)  # examples without labels
     >>> objective(torch.randn(2, 4), torch.tensor([0, 2]), unlabelled=more).backward()
