@@ -210,3 +210,5 @@ def test_the_papers_networks_take_a_step() -> None:
         model = entry.build(setting, data)
         for loss in entry.method("lbd").objective(model, setting, data).steps(*data.train.batch(slice(0, 1))):
             loss.backward()
+            assert torch.isfinite(loss.detach())
+        assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())

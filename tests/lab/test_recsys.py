@@ -122,6 +122,7 @@ def test_the_papers_network_takes_a_step_on_a_catalogue_of_20_000() -> None:
         model = entry.build(setting, data)
         for loss in entry.method(method).objective(model, setting, data).steps(*data.train.batch(slice(0, 500))):
             loss.backward()
+            assert torch.isfinite(loss.detach())
 
 
 def write(folder: Path, name: str, text: str) -> Path:

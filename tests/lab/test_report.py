@@ -289,4 +289,6 @@ def test_the_demo_answers_every_question(tmp_path: Path) -> None:
 
 def test_the_demo_names_methods_and_settings_that_exist() -> None:
     for chapter in CHAPTERS:
-        jobs(task(chapter.task), chapter.methods, [0], "tiny", Path("nowhere"), None, CHANGES.get(chapter.task, {}))
+        changes = CHANGES.get(chapter.task, {})
+        named = jobs(task(chapter.task), chapter.methods, [0], "tiny", Path("nowhere"), None, changes)
+        assert len(named) == len(chapter.methods)
