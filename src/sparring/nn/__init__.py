@@ -3,7 +3,7 @@
 from .attention import AdditiveAttention, ScaledDotAttention, ScorePoint
 from .dropout.bernoulli import BernoulliDropout
 from .dropout.concrete import ConcreteDropout
-from .dropout.consumers import Consumers, column_norms, find_consumers
+from .dropout.next_layers import NextLayers, column_norms, find_next_layers
 from .dropout.convert import convert
 from .dropout.embedding import EmbeddingDropout
 from .dropout.gaussian import GaussianDropout
@@ -20,7 +20,7 @@ __all__ = [
     "AdditiveAttention",
     "BernoulliDropout",
     "ConcreteDropout",
-    "Consumers",
+    "NextLayers",
     "EmbeddingDropout",
     "GaussianDropout",
     "LockedDropout",
@@ -34,7 +34,7 @@ __all__ = [
     "concrete_kl",
     "convert",
     "dropout_kl",
-    "find_consumers",
+    "find_next_layers",
     "gaussian_kl",
     "keep_rates",
     "parameter_groups",
