@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..nn import BernoulliDropout, ConcreteDropout, NextLayers, GaussianDropout, dropout_kl, find_next_layers
+from ..nn import BernoulliDropout, ConcreteDropout, GaussianDropout, NextLayers, dropout_kl, find_next_layers
 from ..nn.matching import match
 from ..passes.step import Step
 from .playable import Playable
