@@ -62,11 +62,11 @@ class L2(Ball):
         """`x` scaled to unit norm; a row that is zero or not finite becomes zero."""
         shaped = columns(masked(x, valid))
         over = axes(shaped, self.rows)
-        peak = shaped.detach().abs().amax(over, keepdim=True)
         if not (shaped.requires_grad and torch.is_grad_enabled()):  # the same in half as many operations
-            scaled = shaped / peak
-            unit = scaled / torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
-            return unit.nan_to_num(0.0, 0.0, 0.0).view_as(x)
+            unit = shaped / shaped.abs().amax(over, keepdim=True)
+            unit.div_(torch.linalg.vector_norm(unit, dim=over, keepdim=True))
+            return unit.nan_to_num_(0.0, 0.0, 0.0).view(x.shape)
+        peak = shaped.detach().abs().amax(over, keepdim=True)
         hopeless = (peak / peak).isnan()  # zero, infinite or NaN
         # Dividing by the peak first keeps the squares of tiny gradients from underflowing; the result does not
         # depend on the divisor, so treating it as a constant leaves the derivative exact.

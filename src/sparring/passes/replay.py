@@ -64,27 +64,29 @@ def recording(model: nn.Module, tapes: Sequence[Tape], watch: Watch) -> Undo:
         tape.watch, tape.kept = watch, kept
 
     def recorder(module: nn.Module, forward: Callable[..., Any], cuts: set[int | None]) -> Callable[..., Any]:
-        plain = is_plain_sequential(module)
+        plain, whole, stops = is_plain_sequential(module), None in cuts, cuts - WHOLE
 
         def run(*args: Any, **kwargs: Any) -> Any:
             marks = [(tape, len(tape.entries)) for tape in tapes if tape.open]
             if not marks:
                 return forward(*args, **kwargs)
-            for tape, mark in marks if learning else ():
-                tape.running.append((module, mark, plain))
-            if cuts == WHOLE or not plain:
-                output = forward(*args, **kwargs)
-            else:
+            if learning:
+                for tape, mark in marks:
+                    tape.running.append((module, mark, plain))
+            if stops and plain:
                 (output,) = args or kwargs.values()
                 for index, child in enumerate(module):  # type: ignore[arg-type]
                     output = child(output)
-                    if index in cuts:
+                    if index in stops:
                         _note(marks, module, index, output, kept)
-            if None in cuts:
+            else:
+                output = forward(*args, **kwargs)
+            if whole:
                 _note(marks, module, None, output, kept)
-            for tape, mark in marks if learning else ():
-                if tape.open:
-                    del tape.running[tape.running.index((module, mark, plain)) :]
+            if learning:
+                for tape, mark in marks:
+                    if tape.open:
+                        del tape.running[tape.running.index((module, mark, plain)) :]
             return output
 
         return run

@@ -1,9 +1,9 @@
 """What a clean pass did before a site: finished calls, kept so that they need not run again."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..nn.randomness import RandomState, Watch
 
 _PLAIN = (Tensor, int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device)
+MANY = 64  # calls before a site from which on each must be worth the trouble
+SMALL = 4096  # numbers in the output of a module without weights that is quicker to run than to replay
 _HARMLESS = (__package__.partition(".")[0] + ".", "torch.nn.utils.")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One finished call.
 
     Attributes:
@@ -31,7 +32,7 @@ class Entry:
     cut: int | None
     output: Any
     versions: Any
-    noise: RandomState | None
+    noise: RandomState | None = None
 
     @classmethod
     def of(cls, module: nn.Module, cut: int | None, output: Any, noise: RandomState | None) -> "Entry":
@@ -42,12 +43,20 @@ class Entry:
     @classmethod
     def counted(cls, module: nn.Module) -> "Entry":
         """A call that must run again."""
-        return cls(module, None, None, None, None)
+        return cls(module, None, None, None)
 
     @property
     def intact(self) -> bool:
         """Whether the output is what it was: nothing changed it in place."""
         return self.versions is not None and self.versions == _versions(self.output)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether running the call again takes no longer than putting its output in its place."""
+        module = self.module
+        if self.versions is None or module._modules or module._parameters or module._buffers:
+            return False
+        return sum(x.numel() for x in tree_leaves(self.output) if isinstance(x, Tensor)) <= SMALL
 
     def result(self, attached: bool) -> Any:
         if attached:
@@ -146,8 +155,11 @@ class Tape:
                 cut = index if entry.intact else cut
             if cut >= 0:
                 last = self.entries[start + cut]
-                self.entries[start : start + cut + 1] = [replace(last, module=module, cut=cut)]
+                self.entries[start : start + cut + 1] = [last._replace(module=module, cut=cut)]
             end = len(self.entries)
+        if len(self.entries) > MANY:
+            worth = {entry.module for entry in self.entries if not entry.is_cheap}
+            self.entries = [entry for entry in self.entries if entry.module in worth]
         units: dict[nn.Module, set[int | None]] = {}
         if any(entry.intact for entry in self.entries):
             for entry in self.entries:
