@@ -29,14 +29,18 @@ class RandomState:
     states: dict[torch.device, Tensor]
     outside: dict[str, Any] = field(default_factory=dict)
 
-    def restore(self) -> None:
+    def restore(self, of: "RandomState | None" = None) -> None:
+        """Put the generators back to this; all of them, or those that `of` has as well."""
         for device, state in self.states.items():
+            if of is not None and device not in of.states:
+                continue
             if device.type == "cpu":
                 torch.default_generator.set_state(state)
             else:
                 torch.get_device_module(device).set_rng_state(state, device)
         for name, state in self.outside.items():
-            _OUTSIDE[name][1](state)
+            if of is None or name in of.outside:
+                _OUTSIDE[name][1](state)
 
     def beside(self) -> "RandomState":
         """The present state of the same generators."""

@@ -139,7 +139,7 @@ def replaying(tape: Tape, attached: bool, noise: bool = True) -> Undo:
     queues: dict[nn.Module, deque[Entry]] = {}
     for entry in tape.entries:
         queues.setdefault(entry.module, deque()).append(entry)
-    noise = noise and not tape.noise_free
+    drawn = tape.drawn if noise else None
     for_real = False
 
     def replayer(module: nn.Module, queue: deque[Entry], forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,8 +154,8 @@ def replaying(tape: Tape, attached: bool, noise: bool = True) -> Undo:
                     return forward(*args, **kwargs)
                 finally:
                     for_real = False
-            if noise and entry.noise is not None:
-                entry.noise.restore()
+            if drawn is not None and entry.noise is not None:
+                entry.noise.restore(drawn)  # the others have moved on since
             output = entry.result(attached)
             if entry.cut is not None:
                 for child in islice(module, entry.cut + 1, None):  # type: ignore[call-overload]

@@ -104,7 +104,8 @@ class Tape:
             `nn.Sequential`.
         watch: begun before the pass.
         kept: of which generators the entries hold the state.
-        noise_free: nothing random happened before the site.
+        drawn: the generators that moved before the site.
+        noise_free: none did.
         lost: nothing may be replayed in this step.
     """
 
@@ -115,6 +116,7 @@ class Tape:
     watch: Watch | None = None
     kept: RandomState | None = None
     open: bool = True
+    drawn: RandomState | None = None
     noise_free: bool = False
     lost: bool = False
 
@@ -125,11 +127,11 @@ class Tape:
         self.open = False
         if self.watch is None:
             return
-        drawn = self.watch.moved()
-        self.noise_free = drawn is None
-        if drawn is not None:
-            self.lost = not drawn.within(self.kept)  # states that nobody kept cannot be put back; the next step keeps them
-            self.prefix.drawn = drawn.joined(self.prefix.drawn)
+        self.drawn = self.watch.moved()
+        self.noise_free = self.drawn is None
+        if self.drawn is not None:
+            self.lost = not self.drawn.within(self.kept)  # what nobody kept cannot be put back; the next step keeps it
+            self.prefix.drawn = self.drawn.joined(self.prefix.drawn)
         for index, entry in enumerate(self.entries):
             if entry.versions is not None and self.prefix.is_watched(entry):
                 self.entries[index] = Entry.counted(entry.module)
@@ -150,7 +152,7 @@ class Tape:
         for module, start, plain in reversed(self.running):
             cut = -1
             for index, (child, entry) in enumerate(zip(module, self.entries[start:end])) if plain else ():
-                if entry.module is not child or entry.versions is None:
+                if entry.module is not child or entry.cut is not None or entry.versions is None:
                     break
                 cut = index if entry.intact else cut
             if cut >= 0:
