@@ -74,6 +74,13 @@ class L2(Ball):
         length = torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
         return (scaled / torch.threshold(length, TINY, TINY)).view_as(x)
 
+    def sample(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+        """Uniform on the surface, cut to the box."""
+        shaped = columns(masked(torch.randn_like(like), valid))
+        length = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True)
+        point = shaped.mul_(self.radius / length).nan_to_num_(0.0, 0.0, 0.0).view(like.shape)  # all padding: zero
+        return point if self.box is None else self.project(point, valid, around=around)
+
     def interior(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
         """Uniform in the cube that fits the ball, U(-1, 1) * radius / sqrt(valid entries) (FreeLB's start), cut to the box."""
         shaped = columns(like)

@@ -171,7 +171,7 @@ class Tape:
 
 def is_plain_sequential(module: nn.Module) -> bool:
     """Whether a module does nothing but call its children one after the other, and nothing has been put in place of that."""
-    kind = type(module)
+    kind: Any = type(module)
     return (
         isinstance(module, nn.Sequential)
         and "forward" not in module.__dict__
