@@ -65,9 +65,8 @@ class Unrolled:
                 after = self.advance(before, gradients, self.slots, step).flat()
             wanted = [*before.flat(), *leaves, *self._closed_over]
             live = [(a, p) for a, p in zip(after, pulls, strict=True) if a.requires_grad]
-            # The graph is kept during the call: a closure may hold a part of it that others still need.
             found = torch.autograd.grad(
-                [a for a, _ in live], wanted, [p for _, p in live], retain_graph=True, allow_unused=True
+                [a for a, _ in live], wanted, [p for _, p in live], allow_unused=True
             )
             size = len(before.flat())
             pulls = [torch.zeros_like(b) if f is None else f for b, f in zip(before.flat(), found, strict=False)]
