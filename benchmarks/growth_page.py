@@ -50,7 +50,10 @@ def chart(rows: Sequence[Row], axis: str, field: str, label: str) -> str:
 
 def table(rows: Sequence[Row], axis: str) -> list[str]:
     values = sorted({r["value"] for r in rows if r["axis"] == axis})
-    found = [f"| {TITLES[axis]} | bound | " + " | ".join(f"{v:,}" for v in values) + " |", "|---" * (len(values) + 2) + "|"]
+    found = [
+        f"| {TITLES[axis]} | bound | " + " | ".join(f"{v:,}" for v in values) + " |",
+        "|---" * (len(values) + 2) + "|",
+    ]
     for name, bound in BOUNDS.items():
         mine = {r["value"]: r for r in rows if r["axis"] == axis and r["method"] == name}
         if not mine:

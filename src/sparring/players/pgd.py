@@ -152,7 +152,9 @@ class PGD(InBall):
         good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         exact, taken = unroll == "autograd", 0
         if exact and self.steps > 1 and game.apart is not None:
-            taken = self.steps - 1  # the last one keeps its graph: backward needs it first, and drops it before the others
+            taken = (
+                self.steps - 1
+            )  # the last one keeps its graph: backward needs it first, and drops it before the others
             state, good = Unrolled(game.apart(), game.slots, self.advance).ascend(state, taken, good)
         for step in range(taken + 1, self.steps + 1):
             points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]

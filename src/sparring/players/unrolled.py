@@ -13,7 +13,6 @@ from ..sites.site import Slot
 from .player import Apart, slope, sound
 from .walk import Follower, State, regroup
 
-
 Advance = Callable[[State, Sequence[Tensor], Sequence[Slot], int], State]
 
 
@@ -65,9 +64,7 @@ class Unrolled:
                 after = self.advance(before, gradients, self.slots, step).flat()
             wanted = [*before.flat(), *leaves, *self._closed_over]
             live = [(a, p) for a, p in zip(after, pulls, strict=True) if a.requires_grad]
-            found = torch.autograd.grad(
-                [a for a, _ in live], wanted, [p for _, p in live], allow_unused=True
-            )
+            found = torch.autograd.grad([a for a, _ in live], wanted, [p for _, p in live], allow_unused=True)
             size = len(before.flat())
             pulls = [torch.zeros_like(b) if f is None else f for b, f in zip(before.flat(), found, strict=False)]
             for i, change in enumerate(found[size:]):
