@@ -10,8 +10,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from ..sites.site import Site
 from .mark import Mark
 from .one import Arguments
-from .replay import Entry, Tape
 from .step import Step
+from .tape import Tape
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Loose:
         if self._tape is not None:
             # A leaf shares the version counter of what it stands for: a change in place since the clean pass is still seen.
             pairs = zip(self._tape.entries, outputs, strict=True)
-            entries = [Entry(entry.module, output, entry.versions, entry.noise) for entry, output in pairs]
+            entries = [entry._replace(output=output) for entry, output in pairs]
             tapes = {self._sites: replace(self._tape, entries=entries)}
         return replace(self._step, inputs=Arguments(args, kwargs), tapes=tapes, cache={})
 

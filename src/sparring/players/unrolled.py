@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..sites.site import Slot
-from .player import Apart, slope, sound
+from .player import Apart, lost, slope
 from .walk import Follower, State, regroup
 
 Advance = Callable[[State, Sequence[Tensor], Sequence[Slot], int], State]
@@ -32,9 +32,10 @@ class Unrolled:
     _closed_over: list[Tensor] = field(default_factory=list)
     _modes: list[torch.autocast] = field(default_factory=list)
 
-    def ascend(self, state: State, steps: int, good: Tensor) -> tuple[State, Tensor]:
-        """Take `steps` steps; the state after them hangs on everything that the payoff depends on."""
+    def ascend(self, state: State, steps: int) -> tuple[State, Tensor | None]:
+        """Take `steps` steps: the state after them, which hangs on all that the payoff depends on, and who was left alone."""
         self._modes = _autocasts(state.deltas[0].device)
+        unperturbed: Tensor | None = None
         for step in range(1, steps + 1):
             self.history.append(state)
             points = [d.detach().requires_grad_() for d in state.deltas]
@@ -44,11 +45,11 @@ class Unrolled:
             if step == 1:
                 self._closed_over = _variables(payoff, but=[*points, *leaves])
             gradients = slope(payoff, points)
-            good = good & sound(gradients, self.slots)
+            unperturbed = lost(gradients, self.slots, unperturbed)
             state = self.advance(state._replace(deltas=tuple(points)), gradients, self.slots, step).map(Tensor.detach)
         final = state.flat()
         flat = Follower.apply(self, len(final), *final, *self.apart.attached, *self._closed_over)
-        return State(*regroup(flat, state)), good
+        return State(*regroup(flat, state)), unperturbed
 
     def back(self, pulls: Sequence[Tensor]) -> list[Tensor | None]:
         """Carry the pull on the state after the last step back to what was attached and to the parameters."""
