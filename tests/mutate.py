@@ -1,131 +1,183 @@
-"""Break the code on purpose and see whether the tests of that room notice: `python tests/mutate.py --count 30 --seed 0`.
+"""Break the code on purpose and see whether a test notices: `python tests/mutate.py --count 100 --seed 0`.
 
-Each mutant is one small change (an operator, a constant, a dropped line) in a copy of the package; the tests of its room run against the copy in
-a process of their own until the first failure. Survivors are printed as a diff: a test is missing there, or the line does nothing.
+The tests of the core are collected once. A first run, in a process of its own, writes down which functions each test enters and how long
+it takes. Then every mutant, one small change of the core, gets a forked process in which the changed code takes the place of the
+old one, and the tests that enter its function run, quick ones and different files first, until one fails. A survivor is one
+that all of them let pass: a test is missing there, or the change changes nothing.
 """
 
 import argparse
-import ast
+import importlib
 import os
+import pickle
 import random
-import shutil
-import subprocess
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path("src") / "sparring"
-ROOMS = {
-    "objective.py": ["tests/test_objective.py", "tests/recipes/test_pickling.py", "tests/passes/test_masks.py"],
-    "passes": ["tests/test_replay.py", "tests/passes", "tests/test_objective.py"],
-    "terms": ["tests/terms", "tests/recipes", "tests/ensembles/test_terms.py", "tests/test_objective.py"],
-    "players": ["tests/players", "tests/recipes/test_salt_gradient.py"],
-    "balls": ["tests/balls", "tests/players/test_greedy_flip.py"],
-}
-SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
+PACKAGE = ROOT / "src" / "sparring"
+ROOMS = ("objective.py", "passes", "players", "terms", "balls", "penalties.py", "losses.py", "sites")
+TESTS = [
+    *(f"tests/{room}" for room in ("balls", "passes", "players", "recipes", "sites", "terms", "integrations", "ensembles/test_terms.py")),
+    *(f"tests/{name}" for name in ("attacks/test_gradient_attacks.py", "ensembles/test_ensemble.py", "nn/test_dropout_kl.py")),
+    *(f"tests/test_{name}.py" for name in ("contract", "estimators", "objective", "penalties", "predict", "replay", "unlabelled")),
+    *(f"src/sparring/{room}" for room in ROOMS),
+]  # fmt: skip
+
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+Seen = dict[str, tuple[float, set[tuple[str, int]]]]  # test -> its seconds, and the functions it entered
 
 
-def mutants(source: str) -> Iterator[tuple[int, str, str]]:
-    """(line, what was done, the changed source) for every place where a small change is possible."""
-    tree = ast.parse(source)
-    skipped = {id(inner) for node in ast.walk(tree) for inner in ast.walk(node) if _is_said(node)}
-    for node in ast.walk(tree):
-        if id(node) in skipped or not hasattr(node, "lineno"):
-            continue
-        for what, change, undo in _changes(node):
-            change()
-            yield node.lineno, what, ast.unparse(tree)
-            undo()
+def sample(count: int, seed: int, rooms: list[str]) -> list[tuple[Path, Any]]:
+    from mutants import mutants
 
-
-def _is_said(node: ast.AST) -> bool:
-    """Docstrings, messages, types and imports: changes there are not for tests to find."""
-    if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
-        return True
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _changes(node: ast.AST) -> Iterator[tuple]:
-    def setting(where: object, name: str, new: object) -> tuple:
-        old = getattr(where, name)
-        return (lambda: setattr(where, name, new)), (lambda: setattr(where, name, old))
-
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        new = SWAPS[type(node.ops[0])]
-        yield f"{type(node.ops[0]).__name__} -> {new.__name__}", *setting(node, "ops", [new(), *node.ops[1:]])
-    elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
-        new = SWAPS[type(node.op)]
-        yield f"{type(node.op).__name__} -> {new.__name__}", *setting(node, "op", new())
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield f"{node.value} -> {not node.value}", *setting(node, "value", not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield f"{node.value} -> {node.value + 1}", *setting(node, "value", node.value + 1)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "not dropped", *setting(node, "op", ast.UAdd())
-    if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
-        for line in node.body:
-            if isinstance(line, ast.Expr | ast.AugAssign | ast.If) and not _is_said(line):
-                shorter = [other for other in node.body if other is not line]
-                yield (
-                    f"dropped line {line.lineno}: {ast.unparse(line).splitlines()[0]}",
-                    *setting(node, "body", shorter),
-                )
-
-
-def sample(count: int, seed: int, rooms: list[str]) -> list[tuple[str, Path, int, str, str]]:
     found = []
     for room in rooms:
-        place = ROOT / PACKAGE / room
+        place = PACKAGE / room
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             if path.name != "__init__.py":
-                found += [(room, path, *mutant) for mutant in mutants(path.read_text())]
+                found += [(path, mutant) for mutant in mutants(path.read_text())]
     random.Random(seed).shuffle(found)
     return found[:count]
 
 
-def survives(room: str, path: Path, source: str, limit: float) -> str:
-    """ "killed", "survived" or "timeout", from a process that imports the changed package."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / path.relative_to(ROOT / "src")).write_text(source)
-        words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long", "--deselect", "tests/passes/test_wrapped.py"]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", *words, *ROOMS[room]],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                timeout=limit,
-            )
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        return "survived" if done.returncode == 0 else "killed"
+class Runner:
+    """A pytest plugin that takes the place of the usual loop over tests."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.failed = False
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Of a test with very many variants, some, evenly spread."""
+        variants = defaultdict(list)
+        for item in items:
+            variants[item.nodeid.partition("[")[0]].append(item)
+        most = self.given.variants
+        items[:] = [item for group in variants.values() for item in group[:: max(1, -(-len(group) // most))]]
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.failed |= report.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        given = self.given
+        seen = Path(given.map)
+        if not seen.exists():
+            self._apart(partial(self._watch, session, seen), 36_000)
+        self.seen: Seen = pickle.loads(seen.read_bytes())
+        self.items = {item.nodeid: item for item in session.items}
+        tally: dict[str, int] = defaultdict(int)
+        for number, (path, mutant) in enumerate(sample(given.count, given.seed, given.rooms)):
+            where = f"{path.relative_to(PACKAGE)}:{mutant.line}"
+            if number < given.skip or (given.only and where not in given.only):
+                continue
+            tests = self._tests(path, mutant.functions)
+            code = self._apart(partial(self._survives, path, mutant.source, tests), given.limit)
+            fate = {0: "survived", 1: "killed"}.get(code, "timeout" if code == -signal.SIGALRM else "killed")
+            tally[fate] += 1
+            print(f"{number:4d} {fate:9s} {where} {mutant.what} [{len(tests)} tests]", flush=True)
+        print(dict(tally), flush=True)
+        return True
+
+    def _apart(self, what: Any, limit: float) -> int:
+        """The exit code of a forked process: minus a signal's number where one ended it."""
+        child = os.fork()
+        if child == 0:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            signal.alarm(int(limit))
+            try:
+                os._exit(what())
+            except BaseException:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def _run(self, item: Any) -> None:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+    def _watch(self, session: pytest.Session, where: Path) -> int:
+        entered: set[tuple[str, int]] = set()
+        inside = str(PACKAGE)
+
+        def trace(frame: Any, event: str, argument: Any) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(inside):
+                entered.add((code.co_filename, code.co_firstlineno))
+
+        found: Seen = {}
+        for item in session.items:
+            entered.clear()
+            self.failed, begun = False, time.process_time()
+            sys.settrace(trace)
+            self._run(item)
+            sys.settrace(None)
+            if not self.failed:
+                found[item.nodeid] = (time.process_time() - begun, set(entered))
+        where.write_bytes(pickle.dumps(found))
+        return 0
+
+    def _tests(self, path: Path, functions: tuple[int, ...]) -> list[Any]:
+        """The tests that enter the function (or anything in the file), one of each test file in turn, quick ones first."""
+        keys = [(str(path), line) for line in functions]
+        groups: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        for name, (seconds, entered) in self.seen.items():
+            near = any(key in entered for key in keys) if keys else any(file == str(path) for file, _ in entered)
+            if near and name in self.items:
+                groups[name.partition("::")[0]].append((seconds, name))
+        turns = zip_longest(*map(sorted, groups.values()))
+        chosen, budget = [], self.given.budget
+        for seconds, name in (test for turn in turns for test in turn if test is not None):
+            if budget > 0:
+                chosen.append(self.items[name])
+                budget -= seconds
+        return chosen
+
+    def _survives(self, path: Path, source: str, tests: list[Any]) -> int:
+        from mutants import graft
+
+        name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        graft(importlib.import_module(name), source)
+        self.failed = False
+        for item in tests:
+            self._run(item)
+            if self.failed:
+                return 1
+        return 0
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--count", type=int, default=30)
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--count", type=int, default=100)
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--rooms", nargs="*", default=list(ROOMS))
-    ask.add_argument("--limit", type=float, default=300.0, help="seconds until a mutant counts as hanging")
+    ask.add_argument(
+        "--only", nargs="*", help="places such as balls/l2.py:80; with --count 100000, all mutants of these lines"
+    )
+    ask.add_argument("--skip", type=int, default=0, help="go on behind so many mutants of an earlier run")
+    ask.add_argument("--variants", type=int, default=1000, help="at most so many variants of one parametrised test")
+    ask.add_argument("--budget", type=float, default=60.0, help="seconds of tests for one mutant")
+    ask.add_argument("--limit", type=float, default=600.0, help="seconds until a mutant counts as hanging")
+    ask.add_argument(
+        "--map",
+        default="/tmp/sparring-tests-by-function.pickle",
+        help="made in the first run; delete it to make it again",
+    )
     given = ask.parse_args()
-    for room in given.rooms:
-        whole = ROOT / PACKAGE / "objective.py"
-        if survives(room, whole, whole.read_text(), given.limit) != "survived":
-            raise SystemExit(f"the tests of {room} fail before anything is broken")
-    tally: dict[str, int] = {}
-    for room, path, line, what, source in sample(given.count, given.seed, given.rooms):
-        fate = survives(room, path, source, given.limit)
-        tally[fate] = tally.get(fate, 0) + 1
-        print(f"{fate:9s} {path.relative_to(ROOT / PACKAGE)}:{line} {what}", flush=True)
-    print(tally)
+    os.chdir(ROOT)
+    words = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not long"]
+    raise SystemExit(
+        pytest.main([*words, "--deselect", "tests/passes/test_wrapped.py", *TESTS], plugins=[Runner(given)])
+    )
 
 
 if __name__ == "__main__":
