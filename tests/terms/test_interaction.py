@@ -21,7 +21,7 @@ BACK_ENDS = ["autograd", "finite_difference"]
 
 def network(*, normed: bool = False) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)).double()
+    model: Any = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)).double()
     with torch.no_grad():
         model[2].weight.mul_(3)  # curvature, so that the interaction is a share of the gradient that can be seen
     if normed:
