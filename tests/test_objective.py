@@ -341,3 +341,24 @@ def test_a_mask_over_words_leaves_the_units_of_a_dropout_free() -> None:
     step = objective.begin(torch.randint(9, (5, 4)), Y, valid, objective.terms)
     step.begin()
     assert step.slots(objective.terms[0].sites[0])[0].valid is None
+
+
+class Cut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).detach()
+
+
+@pytest.mark.parametrize("terms", [(), (sp.Term(sp.Input(), sp.Noise(sp.L2(0.5)), sp.kl),)], ids=["plain", "noise"])
+def test_a_loss_without_any_parameter_is_refused(terms: tuple[sp.Term, ...]) -> None:
+    x, y = torch.randn(3, 4), torch.arange(3)
+    objective = sp.Objective(Cut(), sp.cross_entropy, *terms)
+    with pytest.raises(RuntimeError, match="depends on no parameter of the model"):
+        objective(x, y)
+    with torch.no_grad():
+        objective(x, y)  # nobody asks for gradients
+    objective.requires_grad_(False)
+    objective(x, y)  # nor here

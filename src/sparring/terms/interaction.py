@@ -80,6 +80,7 @@ def measure(step: Step, total: Tensor, quiet: bool = False) -> bool:
     if not gates:
         return False
     parameters = [p for p in step.model.parameters() if p.requires_grad]
+    placed = step.last  # finite differences run the model again, and are not the leader's pass
     with torch.autocast(total.device.type, enabled=False):
         for gate in gates:
             gate.shut = True
@@ -91,6 +92,7 @@ def measure(step: Step, total: Tensor, quiet: bool = False) -> bool:
         for gate in gates:
             gate.own, gate.more = own, _squared_length(gate.answer, parameters, gate.pulls)
             gate.answer = gate.pulls = ()
+    step.last = placed
     step.backward_passes += 1 + len(gates)
     return not quiet and step.number in LOOKS and _warn(gates)
 
