@@ -149,7 +149,12 @@ def main() -> None:
     given = ask.parse_args()
     os.chdir(ROOT)
     paths = dict.fromkeys(path for room in given.rooms for path in tests_of(room))
-    words = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", "--deselect", "tests/passes/test_wrapped.py"]
+    words = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not long"]
+    for spawning in (
+        "tests/passes/test_wrapped.py",
+        "tests/test_objective.py::test_distributed_data_parallel_averages_both_halves",
+    ):
+        words += ["--deselect", spawning]  # their processes import the package from the disk, where nothing is broken
     raise SystemExit(pytest.main([*words, *paths], plugins=[Runner(given)]))
 
 

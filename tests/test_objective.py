@@ -362,3 +362,23 @@ def test_a_loss_without_any_parameter_is_refused(terms: tuple[sp.Term, ...]) -> 
         objective(x, y)  # nobody asks for gradients
     objective.requires_grad_(False)
     objective(x, y)  # nor here
+
+
+@pytest.mark.parametrize("reduction", ["examples", "tokens"])
+def test_items_make_uneven_batches_one(reduction: Any) -> None:
+    """Accumulated parts, each divided by the items of all of them, are the loss and the gradient of the whole batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(6, 5, 4, dtype=torch.float64), torch.randint(3, (6, 5))
+    y[0, 2:] = y[4, 1:] = -100
+    objective = recipes.adversarial_training(net, sp.cross_entropy, ball=sp.L2(0.5), reduction=reduction)
+    items = int((y != -100).sum()) if reduction == "tokens" else 6
+    whole = objective(x, y)
+    parts = [objective(x[rows], y[rows], items=items) for rows in (slice(0, 1), slice(1, 6))]
+    torch.testing.assert_close(sum(parts), whole)
+    parameters = list(net.parameters())
+    torch.testing.assert_close(torch.autograd.grad(sum(parts), parameters), torch.autograd.grad(whole, parameters))
+    flat, labels = x[:, 0], y[:, 0]
+    torch.testing.assert_close(
+        objective(flat[:2], labels[:2], items=6) + objective(flat[2:], labels[2:], items=6), objective(flat, labels)
+    )

@@ -161,3 +161,25 @@ def test_a_part_of_the_batch_can_be_padded() -> None:
     loss = both(few, labels, valid, many, unlabelled_valid=more_valid)
     torch.testing.assert_close(loss, both(few, labels, valid) + both(many, None, more_valid))
     assert both(few, labels, valid, many, unlabelled_valid=more_valid) != both(few, labels, None, many)
+
+
+class Sizes(sp.Playable):
+    """A term of one's own that says nothing of joint batches."""
+
+    label_free = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+
+    def play(self, step: Any) -> Tensor:
+        self.seen.append((step.batch, step.labelled))
+        return step.outputs.square().mean(1)
+
+
+def test_a_term_of_ones_own_sees_the_two_batches_apart_unless_it_asks() -> None:
+    net, (x, y, more) = model(), data()
+    own = Sizes()
+    loss = sp.Objective(net, sp.cross_entropy, own)(x, y, unlabelled=more)
+    assert own.seen == [(5, None), (9, None)]
+    by_hand = sp.cross_entropy(net(x), y).mean() + net(x).square().mean() + net(more).square().mean()
+    torch.testing.assert_close(loss, by_hand)
