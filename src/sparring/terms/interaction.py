@@ -59,11 +59,11 @@ def gated(step: Step, values: list[Tensor]) -> list[Tensor]:
     asked = step.cache.get("measure_interaction")
     if not (asked or step.number in LOOKS) or not torch.is_grad_enabled() or not all(v.requires_grad for v in values):
         return values
-    if any(map(is_compiled, step.model.modules())):
+    if any(is_compiled(module) or hasattr(module, "reshard") for module in step.model.modules()):
         if not asked:
             return values
         raise ValueError(
-            "measure_interaction_every: parts of the model are compiled, and a compiled part is back-propagated once only; leave it out"
+            "measure_interaction_every: parts of the model are compiled or sharded, and those go backward once only; leave it out"
         )
     gate = Gate(step.speaker, values)
     step.cache.setdefault(GATES, []).append(gate)
@@ -99,7 +99,8 @@ def measure(step: Step, total: Tensor, quiet: bool = False) -> bool:
 
 def _squared_length(values: Sequence[Tensor], parameters: Sequence[Tensor], pulls: Sequence[Tensor] | None) -> Tensor:
     found = torch.autograd.grad(values, parameters, pulls, retain_graph=True, allow_unused=True)
-    return torch.stack([g.detach().float().square().sum() for g in found if g is not None]).sum()
+    squares = [g.detach().float().square().sum() for g in found if g is not None]
+    return torch.stack(squares).sum() if squares else torch.zeros(())
 
 
 def _warn(gates: Sequence[Gate]) -> bool:
