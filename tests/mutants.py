@@ -14,10 +14,10 @@ PLAIN = (bool, int, float, str, tuple, frozenset, type(None))
 
 
 class Mutant(NamedTuple):
-    """One change: where, inside which functions (by their first lines, outermost first), what, and the changed source."""
+    """One change: the line, the outermost function around it (as Python calls it; empty outside of all), what, and the changed source."""
 
     line: int
-    functions: tuple[int, ...]
+    function: str
     what: str
     source: str
 
@@ -30,20 +30,24 @@ def mutants(source: str) -> Iterator[Mutant]:
     """
     tree = ast.parse(source)
     skipped = {id(inner) for node in ast.walk(tree) for inner in ast.walk(node) if _is_said(node)}
-    inside: dict[int, tuple[int, ...]] = {}
-    for node in ast.walk(tree):  # outer functions come before inner ones
-        if isinstance(node, ast.FunctionDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            for inner in (part for line in node.body for part in ast.walk(line)):
-                inside[id(inner)] = (*inside.get(id(inner), ()), first)
-            inside[id(node)] = (*inside.get(id(node), ()), first)
+    inside = dict(_owners(tree, ""))
     for node in ast.walk(tree):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
         for what, change, undo in _changes(node):
             change()
-            yield Mutant(node.lineno, inside.get(id(node), ()), what, ast.unparse(tree))
+            yield Mutant(node.lineno, inside.get(id(node), ""), what, ast.unparse(tree))
             undo()
+
+
+def _owners(tree: ast.AST, within: str) -> Iterator[tuple[int, str]]:
+    """Which function each node of a module or class belongs to; what stands in a signature belongs to none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _owners(node, f"{within}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            yield id(node), f"{within}{node.name}"
+            yield from ((id(inner), f"{within}{node.name}") for line in node.body for inner in ast.walk(line))
 
 
 def _is_said(node: ast.AST) -> bool:
@@ -96,17 +100,12 @@ def _graft(old: Any, new: Any, home: str) -> None:
             _graft(kept, changed, home)
         elif (there := _function(changed)) is not None and (here := _function(kept)) is not None:
             if there.__module__ == home and here is not there:
-                here.__code__ = _placed(there.__code__, here.__code__)
+                here.__code__ = there.__code__
                 here.__defaults__, here.__kwdefaults__ = there.__defaults__, there.__kwdefaults__
         elif isinstance(changed, PLAIN) and not name.startswith("__") and changed != kept:
             setattr(old, name, changed)
         elif isinstance(changed, dict) and isinstance(kept, dict) and not name.startswith("__"):
             kept.update(changed)
-
-
-def _placed(code: types.CodeType, old: types.CodeType) -> types.CodeType:
-    """The new code under the old one's line number, by which the runner knows it."""
-    return code.replace(co_firstlineno=old.co_firstlineno) if code.co_freevars == old.co_freevars else code
 
 
 def _function(thing: Any) -> types.FunctionType | None:

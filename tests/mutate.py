@@ -1,13 +1,15 @@
 """Break the code on purpose and see whether a test notices: `python tests/mutate.py --count 100 --seed 0`.
 
 The tests of the core are collected once. Every mutant, one small change of the core, gets a forked process in which the changed code
-takes the place of the old one, and the tests of its room run, one of each test file in turn, until one fails. A survivor is one that all of
-them let pass: a test is missing there, or the change changes nothing.
+takes the place of the old one, and the tests of its room run, one of each test file in turn, until one fails. Which functions a test
+enters is remembered, and later mutants leave out the tests that do not come near them. A survivor is one that all tests let
+pass: a test is missing there, or the change changes nothing.
 """
 
 import argparse
 import importlib
 import os
+import pickle
 import random
 import signal
 import sys
@@ -62,6 +64,7 @@ class Runner:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.failed = ""
+        self.entered: dict[str, set[tuple[str, str]]] = {}  # by test: the functions of the package, as (file, name)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Of a test with very many variants, some, evenly spread."""
@@ -79,24 +82,26 @@ class Runner:
         given, tally = self.given, defaultdict[str, int](int)
         chosen = [] if given.sound else sample(given.count, given.seed, given.rooms)
         for room in given.rooms if given.sound else ():
-            fate = self._apart(partial(self._survives, None, "", self._tests(session, room)))
+            fate = self._apart(partial(self._survives, None, "", self._tests(session, room, None)))
             print(f"{room}: {fate}", flush=True)
         for number, (room, path, mutant) in enumerate(chosen):
             where = f"{path.relative_to(PACKAGE)}:{mutant.line}"
             if number < given.skip or (given.only and where not in given.only):
                 continue
-            fate = self._apart(partial(self._survives, path, mutant.source, self._tests(session, room)))
+            near = (str(path), mutant.function) if mutant.function else None
+            fate = self._apart(partial(self._survives, path, mutant.source, self._tests(session, room, near)))
             tally[fate.split()[0]] += 1
             print(f"{number:4d} {where} {mutant.what}: {fate}", flush=True)
         print(dict(tally), flush=True)
         return True
 
-    def _tests(self, session: pytest.Session, room: str) -> list[Any]:
-        """One test of each file in turn: quick ones stand beside slow ones, and the files know different things."""
+    def _tests(self, session: pytest.Session, room: str, near: tuple[str, str] | None) -> list[Any]:
+        """One test of each file in turn, of those that may enter a function: the files know different things."""
         wanted, groups = tests_of(room), defaultdict(list)
         for item in session.items:
             file = item.nodeid.partition("::")[0]
-            if any(file.startswith(name) for name in wanted):
+            known = self.entered.get(item.nodeid)
+            if any(file.startswith(name) for name in wanted) and (near is None or known is None or near in known):
                 groups[file].append(item)
         return [item for turn in zip_longest(*groups.values()) for item in turn if item is not None]
 
@@ -113,23 +118,45 @@ class Runner:
                 answer = what()
             except BaseException as error:  # the changed file cannot even be run
                 answer = f"killed by {type(error).__name__}"
-            os.write(said, answer.encode())
+            with os.fdopen(said, "wb") as pipe:
+                pickle.dump((answer, self.entered), pipe)
             os._exit(0)
         os.close(said)
+        with os.fdopen(heard, "rb") as pipe:
+            told = pipe.read()
         os.waitpid(child, 0)
-        with os.fdopen(heard) as answer:
-            return answer.read() or "killed by a crash, or hanging"
+        if not told:
+            return "killed by a crash, or hanging"
+        answer, entered = pickle.loads(told)
+        self.entered.update(entered)
+        return str(answer)
+
+    def _run(self, item: Any) -> set[tuple[str, str]]:
+        """Run a test; returns the functions of the package that it entered."""
+        seen: set[tuple[str, str]] = set()
+        inside = str(PACKAGE)
+
+        def trace(frame: Any, event: str, argument: Any) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(inside):
+                seen.add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
+
+        sys.settrace(trace)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        sys.settrace(None)
+        return seen
 
     def _survives(self, path: Path | None, source: str, tests: list[Any]) -> str:
         from mutants import graft
 
         if path is not None:
             graft(importlib.import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts)), source)
-        begun = time.process_time()
+        begun, self.entered = time.process_time(), {}
         for number, item in enumerate(tests):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            seen = self._run(item)
             if self.failed:
                 return f"killed by {self.failed}"
+            self.entered[item.nodeid] = seen
             if time.process_time() - begun > self.given.budget:
                 return f"survived {number + 1} of {len(tests)} tests"
         return f"survived all {len(tests)} tests"
