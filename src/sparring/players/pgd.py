@@ -27,8 +27,8 @@ class PGD(InBall):
     in backward instead of being kept: the memory of one step, whatever their number.
 
     >>> import sparring as sp
-    >>> sp.PGD(sp.L2(1.0), steps=3).size
-    0.8333333333333334
+    >>> sp.PGD(sp.L2(2.0), steps=4).size
+    1.25
 
     Args:
         ball: where the perturbation must stay, per example.

@@ -18,14 +18,8 @@ from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response
 from ..sites.site import Site
+from .interaction import LOOKS, gated
 from .playable import Playable, Weight, at_step
-
-LOOKS = (
-    1,
-    10,
-    100,
-)  # training steps at which a player is asked whether it plays: asking makes the host wait for the device
-
 
 _OTHER_SITES = {  # by the kind of the one that does not fit
     "additive": "Masks stand at sp.Mask(glob of dropout layers) and sp.Recurrent(glob of RNNs)",
@@ -138,7 +132,7 @@ class Term(Playable):
         reference = self.reference(step)
         values: list[Tensor] = []
         if self.at is not None and self.by is not None:
-            values = self.respond(step, noise, reference).values
+            values = gated(step, self.respond(step, noise, reference).values)
         outputs = step.run({} if self.at is None else {self.at: values}, noise=noise)
         return self.settle(step, reference, outputs, weight)
 
