@@ -120,6 +120,7 @@ class Wilful(nn.Module):
         self.seq = nn.Sequential(
             self.act, self.a, nn.Dropout(0.4), self.act, self.site, nn.LeakyReLU(0.5, inplace=True)
         )
+        self.pair = nn.Sequential(self.a, self.drop)
         self.early, self.late = Drawing(4, 4), Drawing(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,13 +134,14 @@ def by_children(m: Any, x: Tensor) -> Tensor:
 
 
 def damaged_with_a_shared_part(m: Any, x: Tensor) -> Tensor:
-    whole = m.seq[:3](x)
+    whole = m.pair(x)
     whole.mul_(2.0)
-    return m.site(m.a(whole) + m.drop(m.b(x)))
+    return m.site(m.a(whole) + m.drop(m.b(x))) + whole
 
 
 def first_checkpointed(m: Any, x: Tensor) -> Tensor:
-    return m.site(m.a(checkpoint(m.a, x, use_reentrant=False)) + m.b(x))
+    once = checkpoint(m.a, x, use_reentrant=False)
+    return m.site(m.a(once) + m.b(x)) + once
 
 
 def numpy_on_both_sides(m: Any, x: Tensor) -> Tensor:
