@@ -86,9 +86,9 @@ def inserts(model: nn.Module, number: int) -> None:
 def patches(model: nn.Module, number: int) -> None:
     model.__dict__.pop("forward", None)
     model[0].__dict__.pop("forward", None)  # type: ignore[index]
-    if number == 1:
-        model[0].forward = lambda x: nn.Linear.forward(model[0], x) * 3  # type: ignore[index]
     if number == 2:
+        model[0].forward = lambda x: nn.Linear.forward(model[0], x) * 3  # type: ignore[index]
+    if number == 1:
         model.forward = lambda x: nn.Sequential.forward(model, x * 2)  # type: ignore[arg-type]
 
 
