@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from ..nn.randomness import RandomState, Watch
-from ..sites.site import Undo, patch_forward, undo_all
+from ..sites.site import Undo, undo_all
 from .recomputation import inside_checkpoint
 from .tape import Entry, Tape, is_plain_sequential
 
@@ -65,9 +65,26 @@ def recording(model: nn.Module, tapes: Sequence[Tape], watch: Watch) -> Undo:
     for tape in tapes:
         tape.watch, tape.kept = watch, kept
     recorder = _Recorder(tapes, learning, kept)
-    undo: list[Undo] = [tape.learn for tape in tapes]
-    undo += [patch_forward(module, recorder.of(module, cuts)) for module, cuts in _to_watch(model, tapes, learning)]
+    watched = _to_watch(model, tapes, learning)
+    back = _patch([(module, recorder.of(module, cuts)) for module, cuts in watched])
+    undo: list[Undo] = [*(tape.learn for tape in tapes), back]
     return lambda: undo_all(undo)
+
+
+def _patch(patches: Sequence[tuple[nn.Module, Callable[..., Any]]]) -> Undo:
+    """`patch_forward` for many modules, with one way back: thousands of closures would keep the garbage collector busy."""
+    before = [(module.__dict__, module.__dict__.get("forward")) for module, _ in patches]
+    for module, forward in patches:
+        module.__dict__["forward"] = forward
+
+    def undo() -> None:
+        for attributes, forward in before:
+            if forward is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = forward
+
+    return undo
 
 
 @dataclass
@@ -173,5 +190,4 @@ def replaying(tape: Tape, attached: bool, noise: bool = True) -> Undo:
 
         return run
 
-    undo = [patch_forward(module, replayer(module, queue, module.forward)) for module, queue in queues.items()]
-    return lambda: undo_all(undo)
+    return _patch([(module, replayer(module, queue, module.forward)) for module, queue in queues.items()])
