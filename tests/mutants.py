@@ -54,6 +54,8 @@ def _is_said(node: ast.AST) -> bool:
     """Docstrings, messages, types and imports: changes there are not for tests to find."""
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and ast.unparse(node).endswith("None"):
+        return True  # Tensor | None
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 

@@ -113,3 +113,14 @@ def test_a_ball_that_is_no_dataclass_says_what_a_sweep_needs() -> None:
     assert Handmade(1.0).with_radius(2.0).radius == 2.0
     with pytest.raises(TypeError, match="Plain: make it a dataclass, or write with_radius"):
         Plain().with_radius(2.0)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_uniform_start_fills_a_ball_of_ones_own_evenly(n: int) -> None:
+    """In n dimensions the share of the ball within a distance d is d^n: of uniform points it is uniform, 1/2 in the mean."""
+    torch.manual_seed(0)
+    ball = Weighted(2.0, (1.0,) * n)
+    inside = (ball.norm(ball.interior(torch.zeros(4000, n))) / 2.0) ** n
+    assert float(inside.max()) <= 1 + 1e-5
+    assert float(inside.mean()) == pytest.approx(0.5, abs=0.03)  # six standard errors
+    assert float(inside.var()) == pytest.approx(1 / 12, abs=0.01)
