@@ -22,8 +22,8 @@ class _Reader:
     """Where the source stands: the pass over it, the place in that pass, and what is left of it."""
 
     def __init__(self) -> None:
-        self.place, self.left = 0, iter(())
-        self.number = -1
+        self.number, self.place = -1, 0
+        self.left: Iterator[Any] = iter(())
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ class Unrolled:
         for step in range(len(self.history), 0, -1):
             before = self.history[step - 1].map(lambda t: t.detach().requires_grad_())
             leaves = _leaves(self.apart.attached)
-            with ExitStack() as stack:
-                for mode in (torch.enable_grad(), *self._modes, sdpa_kernel(SDPBackend.MATH)):
+            with ExitStack() as stack, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+                for mode in self._modes:
                     stack.enter_context(mode)
                 gradients = slope(self.apart.payoff(before.deltas, leaves), before.deltas, create_graph=True)
                 after = self.advance(before, gradients, self.slots, step).flat()

@@ -19,7 +19,9 @@ from .trace import Graph
 Bounds = tuple[Tensor, Tensor]
 Method = Literal["crown", "crown-ibp", "ibp"]
 Progress = Callable[[str, float], None]
-COPIES = 6  # tensors of a row's widest shape alive at once while it passes one operation
+COPIES = (
+    12  # of a row's widest shape, alive at once while it passes one operation: measured, torch's own buffers among them
+)
 
 
 def intervals(
