@@ -17,6 +17,7 @@ from .passes.wrapped import wrapper_of
 from .sites.site import Site
 from .terms.checks import apart, check_model, check_terms
 from .terms.playable import Leading, Playable
+from .terms.ranks import check_ranks
 from .terms.shares import ClassShares
 from .terms.sums import Parts, summed
 
@@ -120,6 +121,7 @@ class Objective(nn.Module):
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
         terms = self._active(targets)
+        check_ranks(self, self.model, terms, self.options)
         leader = terms[0] if terms and isinstance(terms[0], Leading) else None
         batch = None
         if leader is not None:
