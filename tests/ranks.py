@@ -1,8 +1,8 @@
 """Several processes of one machine (gloo), and noise that does not depend on how many there are."""
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,11 @@ def on_ranks(worker: Callable[..., Any], world: int, folder: Path, *arguments: A
 
 def _begin(rank: int, worker: Callable[..., Any], world: int, folder: str, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    meeting, patience = (
+        f"file://{folder}/meeting",
+        timedelta(minutes=5),
+    )  # ranks that wait for each other end as an error
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=patience)
     try:
         torch.save(worker(rank, world, *arguments), Path(folder) / f"{rank}.pt")
         dist.barrier()
@@ -106,14 +110,8 @@ class WholeBatchNoise(TorchDispatchMode):
         if not isinstance(like, Tensor):
             return like
         wide = torch.full(shape, 0.5, dtype=like.dtype)
-        where = next(i for i, (a, b) in enumerate(zip(shape, like.shape, strict=True)) if (a, b) == (self.total, self.size))
+        where = next(
+            i for i, (a, b) in enumerate(zip(shape, like.shape, strict=True)) if (a, b) == (self.total, self.size)
+        )
         wide[(slice(None),) * where + (self.share,)] = like.detach()
         return wide
-
-
-@contextmanager
-def whole_batch_noise(rank: int, sizes: Sequence[int], seed: int) -> Iterator[None]:
-    """The noise of step `seed`, the same numbers for the same example wherever it is computed."""
-    torch.manual_seed(seed)
-    with WholeBatchNoise(shares(sizes)[rank], sum(sizes)):
-        yield

@@ -12,7 +12,7 @@ from ..nn.randomness import drawing_from
 from ..nn.updates import Updates
 from ..passes.layout import still_statistics
 from ..passes.one import Arguments, call
-from ..passes.sharding import is_sharded, other_values, shard_again
+from ..passes.ranks import is_sharded, other_values, shard_again
 from ..passes.step import Step
 from ..penalties import Penalty, symmetric_kl
 from .playable import Playable

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..passes.sharding import among_ranks, holds_parts, is_managed
+from ..passes.ranks import among_ranks, holds_parts, is_managed
 from .playable import Playable
 
 _met: "WeakSet[nn.Module]" = WeakSet()

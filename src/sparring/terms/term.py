@@ -13,7 +13,7 @@ from torch import Tensor
 from ..balls import Ball
 from ..nn.randomness import fresh
 from ..passes.mark import Mark
-from ..passes.sharding import check_precision, holds_parts
+from ..passes.ranks import check_precision, holds_parts
 from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response

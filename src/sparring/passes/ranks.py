@@ -1,4 +1,4 @@
-"""Parameters of which each process holds a part (FSDP2, tensor parallelism)."""
+"""Several processes: numbers they share, and parameters of which each holds a part (FSDP2, tensor parallelism)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,15 @@ def is_sharded(parameter: Tensor) -> bool:
 def among_ranks() -> bool:
     """Whether several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The mean of a number over all processes; the number itself where there is one."""
+    if not among_ranks():
+        return value
+    value = value.clone()
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
 
 
 def holds_parts(model: nn.Module) -> bool:

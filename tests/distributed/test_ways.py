@@ -1,0 +1,138 @@
+"""Ways to use an objective among processes: accumulation without synchronising, uneven batches, ranks that disagree."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import sparring as sp
+from ranks import on_ranks, rows, shares
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo backend")
+
+UNEVEN = {2: (5, 2), 3: (4, 1, 2)}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def tagger() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def batch(examples: int = 7) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(examples, 4, generator=generator, dtype=torch.float64), torch.arange(examples) % 3
+
+
+def sentences() -> tuple[Tensor, Tensor]:
+    """Words and labels; the examples have from none to five positions that count."""
+    generator = torch.Generator().manual_seed(2)
+    words, labels = torch.randint(9, (7, 5), generator=generator), torch.randint(3, (7, 5), generator=generator)
+    counts = torch.tensor([5, 1, 3, 0, 2, 5, 4])
+    return words, torch.where(torch.arange(5) < counts.unsqueeze(1), labels, -100)
+
+
+RECIPES: dict[str, Any] = {  # without noise of their own
+    "plain": lambda net: sp.Objective(net, sp.cross_entropy),
+    "adversarial_training": lambda net: sp.recipes.adversarial_training(net, sp.cross_entropy, "0", ball=sp.L2(0.5)),
+    "free_lb": lambda net: sp.recipes.free_lb(net, sp.cross_entropy, "0", ball=sp.L2(0.5), steps=2, start=0.0),
+    "tokens": lambda net: sp.recipes.adversarial_training(
+        net, sp.cross_entropy, "0", ball=sp.L2(0.5), reduction="tokens"
+    ),
+    "examples": lambda net: sp.recipes.adversarial_training(net, sp.cross_entropy, "0", ball=sp.L2(0.5)),
+    "unlabelled": lambda net: sp.Objective(
+        net, sp.cross_entropy, sp.Term(sp.Output("0"), _Constant(), sp.kl, detach_clean=True)
+    ),
+}
+
+
+class _Constant(sp.Noise):
+    """A player whose answer is no surprise: the value itself, scaled to the ball."""
+
+    def __init__(self) -> None:
+        super().__init__(sp.L2(0.5))
+
+    def draw(self, slot: Any) -> Tensor:
+        return 0.1 * slot.value.detach()
+
+
+def of(name: str) -> tuple[sp.Objective, tuple[Any, ...]]:
+    """A recipe on its model, with the examples of all ranks."""
+    tokens = name in ("tokens", "examples")
+    given: tuple[Any, ...] = sentences() if tokens else batch()
+    return RECIPES[name](tagger() if tokens else model()), given
+
+
+def gradients(objective: sp.Objective, *given: Any, **options: Any) -> list[Tensor]:
+    for loss in objective.steps(*given, **options):
+        loss.backward()
+    return [p.grad.clone() for p in objective.model.parameters()]
+
+
+def ways(rank: int, world: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in RECIPES:
+        objective, given = of(name)
+        wrapped = DistributedDataParallel(objective)
+        mine = rows(given, shares(UNEVEN[world])[rank])
+        more = {}
+        if name == "unlabelled":  # as many as the other ranks have labelled examples
+            more = {"unlabelled": batch(9)[0][shares(tuple(reversed(UNEVEN[world])))[rank]]}
+        found[f"uneven {name}"] = gradients(wrapped.module, *mine, items="ranks", **more)
+    for name in ("adversarial_training", "free_lb"):
+        for static in (False, True):
+            objective, given = of(name)
+            wrapped = DistributedDataParallel(objective, static_graph=static)
+            (x, y), size = rows(given, shares(UNEVEN[world])[rank]), sum(UNEVEN[world]) / world
+            gradients(objective, x, y)  # a static graph is learned in the first step
+            objective.zero_grad()
+            with wrapped.no_sync():
+                gradients(objective, x[:1], y[:1], items=size)
+            found[f"accumulated {name} {static}"] = gradients(
+                objective, *((x[1:], y[1:]) if len(x) > 1 else (x, y)), items=size if len(x) > 1 else 1e300
+            )
+    for name, build in DISAGREEMENTS.items():
+        try:
+            DistributedDataParallel(build(rank))(*batch())
+            found[name] = "nothing was said"
+        except RuntimeError as error:
+            found[name] = str(error)
+    return found
+
+
+DISAGREEMENTS = {
+    "terms": lambda rank: RECIPES["adversarial_training" if rank else "plain"](model()),
+    "radius": lambda rank: sp.recipes.vat(model(), sp.cross_entropy, "0", ball=sp.L2(1.0 if rank else 2.0)),
+    "steps": lambda rank: sp.recipes.free_lb(model(), sp.cross_entropy, "0", ball=sp.L2(0.5), steps=2 + rank),
+    "reduction": lambda rank: sp.Objective(model(), sp.cross_entropy, reduction="tokens" if rank else "examples"),
+}
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_every_way_gives_the_mean_over_all_examples(tmp_path: Path, world: int) -> None:
+    whole = {}
+    for name in RECIPES:
+        objective, given = of(name)
+        more = {"unlabelled": batch(9)[0][: sum(UNEVEN[world])]} if name == "unlabelled" else {}
+        whole[name] = gradients(objective, *given, **more)
+    for found in on_ranks(ways, world, tmp_path):
+        for key, got in found.items():
+            if key in DISAGREEMENTS:
+                assert "the ranks train different objectives" in got, f"{key}: {got}"
+            else:
+                torch.testing.assert_close(got, whole[key.split()[1]], rtol=1e-9, atol=1e-12, msg=key)
+
+
+def test_items_is_a_number_or_ranks() -> None:
+    objective = RECIPES["plain"](model())
+    torch.testing.assert_close(objective(*batch(), items="ranks"), objective(*batch()))
+    with pytest.raises(ValueError, match='"ranks"'):
+        objective(*batch(), items="all")
