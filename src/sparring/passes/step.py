@@ -19,8 +19,8 @@ from .alone import alone as only_one_thread
 from .layout import Layout
 from .masks import Masks
 from .one import Pass, Placement, call
-from .replay import Tape
 from .ranks import mean_over_ranks
+from .replay import Tape
 
 Graph = Literal["attached", "detached", "none"]
 Reduction = Literal["examples", "tokens"]

@@ -6,7 +6,7 @@ The part to read is `train`; `Session` holds what it moves and turns it into a c
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
+from ...objective import Objective
 from ..data.batches import epoch
 from ..errors import Diverged, LabError
 from ..task import Data, Setting, Task, Trainable
@@ -22,6 +23,7 @@ from ..text import Memory
 from .denormals import flushed
 from .randomness import random_state, restore_random_state
 from .settings import check
+from .sharing import shared
 from .stream import Stream
 from .updates import Update, finite
 
@@ -173,6 +175,17 @@ class Session:
                 )
             yield loss
 
+    def last_before_update(self, number: int, targets: Any) -> AbstractContextManager[None]:
+        """Where loss `number` of a step is back-propagated: gradients leave for the other processes if an update follows it.
+
+        A method that is no `sparring.Objective` does not say how many losses it has; its gradients leave at the update.
+        """
+        objective = self.objective
+        parts = objective.parts(targets) if isinstance(objective, Objective) else 0
+        if objective is not None and (objective.update_each_loss or (self.settled and number == parts - 1)):
+            return self.update.gradients.leaving()
+        return nullcontext()
+
     def state(self) -> dict[str, Any]:
         """Two trees for `checkpoint.save`. Every process must call it, the main one writes."""
         for term in getattr(self.objective, "stateful", ()):
@@ -225,7 +238,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 def score(session: Session, split: str) -> dict[str, float]:
     """The task's figures on a split."""
     chosen = getattr(session.data, split) or session.data.validation
-    with undisturbed(session.model), torch.no_grad():
+    ranks = session.accelerator.num_processes, session.accelerator.process_index
+    with undisturbed(session.model), torch.no_grad(), shared(session.model, *ranks):
         torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
         return session.task.evaluate(session.model, chosen, session.setting)
 
@@ -260,13 +274,14 @@ def train(
             started = time.process_time()
             inputs, targets = session.batch(index)
             rate = session.data.text.rate(index) if session.data.text else 1.0
-            losses = []
+            session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
+            losses: list[float] = []
             for loss in session.losses(inputs, targets):
-                accelerator.backward(loss)
+                with session.last_before_update(len(losses), targets):
+                    accelerator.backward(loss)
                 losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
                 if objective.update_each_loss:
                     session.update(rate)
-            session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             if session.settled and not objective.update_each_loss:
                 session.update(rate)
             if session.settled:
