@@ -23,7 +23,6 @@ REFUSED = {  # by the way of sharding: methods, and what the sentence says to do
         **dict.fromkeys(("salt", "salt-adam-2", "salt-late", "salt-scores"), 'unroll="finite_difference"'),
         "deg": "fully_shard(objective)",
         "trs": "DistributedDataParallel(objective)",
-        "word_iat": "fully_shard(objective)",
     },
     "objective": {"smart": "fully_shard(model)"},
 }
