@@ -28,7 +28,9 @@ given = words.parse_args()
 
 # torchrun tells each process its place; without it there is one process. A GPU each, where there are any.
 several = "RANK" in os.environ
-device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+device = (
+    torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+)
 if several:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 rank, world = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
@@ -46,7 +48,9 @@ if given.shard == "blocks":
 objective = recipe(model, sp.cross_entropy, at="0", ball=sp.L2(0.5), **options)
 if given.shard == "objective":
     fully_shard(objective)
-wrapped = DistributedDataParallel(objective) if several and given.shard == "no" else objective  # keep it: it synchronises
+wrapped = (
+    DistributedDataParallel(objective) if several and given.shard == "no" else objective
+)  # keep it: it synchronises
 
 optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
 low = getattr(torch, given.precision)

@@ -28,7 +28,7 @@ REFUSED = {  # by the way of sharding: methods, and what the sentence says to do
 }
 REFUSED["model"] = REFUSED["block"]
 FEW = {
-    "block": ("smart-mlp", "salt-finite-mlp", "free_at-mlp", "free_lb-lstm", "adversarial_dropout-seq2seq", "salt-mlp",
+    "block": ("vat-scores-transformer", "word_iat-lstm", "smart-mlp", "salt-finite-mlp", "free_at-mlp", "free_lb-lstm", "adversarial_dropout-seq2seq", "salt-mlp",
               "adversarial_weight_perturbation-mlp", "learnable_bernoulli-learned"),
     "model": ("smart-mlp", "salt-finite-mlp"),
     "objective": ("salt-mlp", "learnable_bernoulli-learned", "smart-mlp"),

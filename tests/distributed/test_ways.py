@@ -136,3 +136,20 @@ def test_items_is_a_number_or_ranks() -> None:
     torch.testing.assert_close(objective(*batch(), items="ranks"), objective(*batch()))
     with pytest.raises(ValueError, match='"ranks"'):
         objective(*batch(), items="all")
+
+
+def test_a_scaled_loss_moves_players_nowhere_else() -> None:
+    """Gradient scaling multiplies the backward pass from which FreeLB and FreeAT climb; they use its direction alone."""
+    for recipe in (sp.recipes.free_lb, sp.recipes.free_at):
+        found = []
+        for scale in (1.0, 1024.0):
+            objective = recipe(model(), sp.cross_entropy, "0", ball=sp.L2(0.5), steps=3, start=0.0)
+            for loss in objective.steps(*batch()):
+                (scale * loss).backward()
+            found.append([p.grad / scale for p in objective.model.parameters()])
+        torch.testing.assert_close(*found)
+
+
+def test_without_other_processes_there_is_no_wrapper() -> None:
+    objective = RECIPES["plain"](model())
+    assert len(list(objective.steps(*batch()))) == 1
