@@ -47,10 +47,9 @@ if given.shard == "blocks":
     options |= {"unroll": "finite_difference"} if given.method == "salt" else {}
 objective = recipe(model, sp.cross_entropy, at="0", ball=sp.L2(0.5), **options)
 if given.shard == "objective":
-    fully_shard(objective)
-wrapped = (
-    DistributedDataParallel(objective) if several and given.shard == "no" else objective
-)  # keep it: it synchronises
+    fully_shard(objective)  # or this, of the unsharded model's
+if several and given.shard == "no":
+    wrapped = DistributedDataParallel(objective)  # keep it: it synchronises
 
 optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
 low = getattr(torch, given.precision)
