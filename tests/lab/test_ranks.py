@@ -1,6 +1,7 @@
 """What the training loop's processes do together: gradients that leave during backward, and validation that is shared."""
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ranks import on_ranks
+from ranks import free_port, on_ranks
+from sparring.lab.registry import task
+from sparring.lab.runs.run import accelerate, prepare
 from sparring.lab.training import gradients as averaging
 from sparring.lab.training.gradients import Gradients
 from sparring.lab.training.sharing import shared
+from sparring.lab.training.train import train
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo backend")
 
@@ -159,3 +163,34 @@ def check_scoring(found: list[dict[str, Any]]) -> None:
         assert one["seen noisy"][0] == 2
         assert one["seen noisy"][1:] == [4, 3, 1, 4]  # random numbers were drawn: done again, whole, from then on
         assert one["seen pooled"] == [2, 4, 3, 1, 4]
+
+
+def interrupted(rank: int, world: int, port: int) -> list[dict[str, Tensor]]:
+    """The weights of a FreeAT run in one go, and of one that went on from what the main process saved in the middle."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    changes = {"epochs": 1, "epoch_batches": 4, "batch": 8, "width": 16, "layers": 1}
+    setting = task("cola").setting("free_at", overrides=changes)
+    whole, part = prepare(setting, accelerate(setting)), prepare(setting, accelerate(setting))
+    saved: list[Any] = []
+
+    def save() -> None:
+        state = copy.deepcopy(whole.state())
+        if whole.progress.step == 2:
+            saved.append(state)
+
+    torch.manual_seed(rank)
+    train(whole, save)
+    dist.broadcast_object_list(saved, 0)
+    part.restore(saved[0])
+    train(part)
+    return [dict(session.model.state_dict()) for session in (whole, part)]
+
+
+@pytest.mark.long
+def test_every_process_goes_on_with_its_own_perturbation(tmp_path: Path) -> None:
+    found = on_ranks(interrupted, 2, tmp_path, free_port())
+    for whole, part in found:
+        for name, value in whole.items():
+            assert torch.equal(value, part[name]), name
+            assert torch.equal(value, found[0][0][name]), name

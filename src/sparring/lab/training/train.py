@@ -197,13 +197,19 @@ class Session:
             "update": self.update.state_dict(),
             "random": random_state(self.accelerator),
             "progress": asdict(self.progress),
-            "carried": self.carried(),
+            "carried": self.of_each(self.memory.carried if self.memory else None),
+            "own": self.of_each(self.own_terms()),
         }
         return {"state": state, "best": dict(self.best_weights)}
 
-    def carried(self) -> list[Any]:
-        """What each process's model remembers of a stream, in the order of their ranks."""
-        own = self.memory.carried if self.memory else None
+    def own_terms(self) -> dict[str, Tensor]:
+        """The state of terms that carry something of this process's own examples along (FreeAT)."""
+        terms = enumerate(getattr(self.objective, "stateful", ()))
+        own = [(f"stateful.{place}.", term) for place, term in terms if hasattr(term, "carried")]
+        return {name: tensor for prefix, term in own for name, tensor in term.state_dict(prefix=prefix).items()}
+
+    def of_each(self, own: Any) -> list[Any]:
+        """What each process holds, in the order of their ranks; every process must call it."""
         if self.accelerator.num_processes == 1:
             return [own]
         every: list[Any] = [None] * self.accelerator.num_processes
@@ -214,12 +220,13 @@ class Session:
         """The inverse of `state`."""
         state = parts["state"]
         owner = self.objective if isinstance(self.objective, nn.Module) else self.model
-        owner.load_state_dict(state["model"])
+        rank, own = self.accelerator.process_index, state.get("own", [])
+        owner.load_state_dict({**state["model"], **(own[rank] if rank < len(own) else {})})
         self.update.load_state_dict(state["update"])
         self.progress, self.best_weights = Progress(**state["progress"]), parts["best"]
         if self.memory:
-            own = state["carried"][self.accelerator.process_index]
-            self.memory.carried = send_to_device(own, self.accelerator.device)
+            carried = state["carried"][rank]
+            self.memory.carried = send_to_device(carried, self.accelerator.device)
         restore_random_state(state["random"], self.accelerator)
 
 
