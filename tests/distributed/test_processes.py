@@ -1,4 +1,4 @@
-"""Ways to use an objective among processes: accumulation without synchronising, uneven batches, ranks that disagree."""
+"""Two processes are one: a few rows of the table, accumulation without synchronising, uneven batches, ranks that disagree."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sparring as sp
 from ranks import on_ranks, rows, shares
+from wrapped_training import check_rows, check_shards, ddp, fsdp
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo backend")
 
@@ -116,19 +117,46 @@ DISAGREEMENTS = {
 }
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_every_way_gives_the_mean_over_all_examples(tmp_path: Path, world: int) -> None:
+def check_ways(found: list[dict[str, Any]], world: int) -> None:
     whole = {}
     for name in RECIPES:
         objective, given = of(name)
         more = {"unlabelled": batch(9)[0][: sum(UNEVEN[world])]} if name == "unlabelled" else {}
         whole[name] = gradients(objective, *given, **more)
-    for found in on_ranks(ways, world, tmp_path):
-        for key, got in found.items():
+    for one in found:
+        for key, got in one.items():
             if key in DISAGREEMENTS:
                 assert "the ranks train different objectives" in got, f"{key}: {got}"
             else:
                 torch.testing.assert_close(got, whole[key.split()[1]], rtol=1e-9, atol=1e-12, msg=key)
+
+
+ROWS = (
+    "vat-mlp", "salt-mlp", "salt-finite-lstm", "free_lb-lstm", "free_at-mlp", "learnable_bernoulli-learned",
+    "adversarial_weight_perturbation-mlp", "r_drop-convnet",
+)  # fmt: skip
+SHARDED = {
+    "block": ("smart-mlp", "salt-finite-mlp", "free_at-mlp", "vat-scores-transformer", "word_iat-lstm", "salt-mlp"),
+    "model": ("smart-mlp",),
+    "objective": ("salt-mlp", "smart-mlp"),
+}
+
+
+def everything(rank: int, world: int) -> tuple[Any, ...]:
+    """To start a process takes longer than all it does here."""
+    return ways(rank, world), ddp(rank, world, ROWS), fsdp(rank, world, SHARDED)
+
+
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    found = on_ranks(everything, 2, tmp_path)
+    check_ways([one[0] for one in found], 2)
+    check_rows([one[1] for one in found], 2)
+    check_shards([one[2] for one in found], 2)
+
+
+@pytest.mark.long
+def test_three_processes_give_the_mean_over_all_examples(tmp_path: Path) -> None:
+    check_ways(on_ranks(ways, 3, tmp_path), 3)
 
 
 def test_items_is_a_number_or_ranks() -> None:
