@@ -160,7 +160,11 @@ class Walk:
             if rest and alike and not self.both_sides:
                 here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
             else:
-                here, there = self._around(state.deltas, probe, lengths)
+                # One length for all where it will do: batch norm lets examples meet, and then they must be probed together.
+                together = self.game.sharded and alike
+                here, there = self._around(
+                    state.deltas, probe, torch.full_like(lengths, longest) if together else lengths
+                )
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
         return total

@@ -58,10 +58,10 @@ def raw_scores(module: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Ten
 
 def _same(query: Tensor, key: Tensor) -> bool:
     """Whether a layer attends to itself. `fully_shard` hands on an alias of each argument instead of the tensor."""
-    alike = query.shape == key.shape and query.stride() == key.stride()
-    return query is key or (
-        alike and torch._C._is_alias_of(query, key) and query.storage_offset() == key.storage_offset()
-    )
+    if query is key or query.shape != key.shape or query.stride() != key.stride():
+        return query is key
+    aliases: bool = torch._C._is_alias_of(query, key)  # type: ignore[attr-defined]
+    return aliases and query.storage_offset() == key.storage_offset()
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
