@@ -136,7 +136,7 @@ ROWS = (
     "adversarial_weight_perturbation-mlp", "r_drop-convnet",
 )  # fmt: skip
 SHARDED = {
-    "block": ("smart-mlp", "salt-finite-mlp", "free_at-mlp", "vat-scores-transformer", "word_iat-lstm", "salt-mlp"),
+    "block": ("smart-mlp", "salt-finite-convnet", "free_at-mlp", "vat-scores-transformer", "word_iat-lstm", "salt-mlp"),
     "model": ("smart-mlp",),
     "objective": ("salt-mlp", "smart-mlp"),
 }
