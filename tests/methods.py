@@ -12,6 +12,7 @@ from sparring import ensembles, recipes
 
 RECURRENT = ("lstm", "seq2seq")
 CLASSIFIERS = ("mlp", "convnet", "lstm", "transformer")
+ONE_FOR_ALL = "all examples of a process share one perturbation"
 EVERYWHERE = tuple(name for name in SCENES if name not in ("learned", "ensemble"))
 
 
@@ -25,6 +26,7 @@ class Method:
         scenes: where it runs.
         ball: the ball that binds its perturbations, from a radius; None for methods without a norm ball.
         label_free: can do without targets.
+        apart: why several processes are not one process on the joined batch; empty where they are.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Method:
     scenes: tuple[str, ...] = EVERYWHERE
     ball: Callable[[float], Any] | None = sp.L2
     label_free: bool = False
+    apart: str = ""
 
 
 def _additive(recipe: Callable[..., sp.Objective], ball: Callable[[float], Any] = sp.L2, divergence: bool = True, late: bool = False,
@@ -162,7 +165,7 @@ METHODS = (
     Method("trades", _additive(recipes.trades, sp.Linf, steps=2, start=1e-2), ball=sp.Linf, label_free=True),
     Method("mart", _mart, CLASSIFIERS, ball=sp.Linf),
     Method("logit_pairing", _additive(recipes.logit_pairing, sp.Linf, divergence=False, steps=2), ball=sp.Linf),
-    Method("adversarial_weight_perturbation", _weights, ("mlp", "convnet", "regression"), ball=None),
+    Method("adversarial_weight_perturbation", _weights, ("mlp", "convnet", "regression"), ball=None, apart=ONE_FOR_ALL),
     Method("entropy", _entropy, tuple(s for s in EVERYWHERE if s != "regression"), ball=None, label_free=True),
     Method("free_lb", _additive(recipes.free_lb, divergence=False)),
     Method("free_lb-penalty", _additive(recipes.free_lb, steps=2), label_free=True),
@@ -186,6 +189,7 @@ METHODS = (
         _diversity(lambda w: ensembles.TRS(40 * w, 2.5 * w, ball=sp.Linf(0.03), steps=2)),
         ("ensemble",),
         ball=None,
+        apart="the second half of each process's examples is moved",
     ),
     Method("adversarial_training-member", _per_member, ("ensemble",), ball=sp.Linf),
     Method("learnable_bernoulli", _learned(), ("learned",), ball=None),
@@ -222,6 +226,7 @@ METHODS = (
         RECURRENT,
         ball=None,
         label_free=True,
+        apart=ONE_FOR_ALL,
     ),
     Method("adversarial_dropout+vat", _dropout_and_vat, RECURRENT, ball=None, label_free=True),
 )

@@ -210,55 +210,6 @@ def test_predict_restores_modes_after_an_error() -> None:
     assert all(m.training for m in net.modules())
 
 
-def _distributed(rank: int, port: int, queue: Any) -> None:
-    import os
-
-    import torch.distributed as dist
-
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        net = model().eval()
-        ddp = nn.parallel.DistributedDataParallel(recipes.salt(net, sp.cross_entropy, "0", ball=sp.L2(0.5), start=0.1))
-        x, y = torch.arange(32.0).view(8, 4).cos(), torch.arange(8) % 3
-        torch.manual_seed(rank)
-        ddp(x[rank * 4 : rank * 4 + 4], y[rank * 4 : rank * 4 + 4]).backward()
-        if rank == 0:
-            queue.put([p.grad.numpy() for p in net.parameters()])
-    finally:
-        dist.destroy_process_group()
-
-
-def test_distributed_data_parallel_averages_both_halves() -> None:
-    import socket
-
-    import torch.multiprocessing as mp
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.get_context("spawn")
-    queue = context.Queue()
-    workers = [context.Process(target=_distributed, args=(rank, port, queue)) for rank in range(2)]
-    for worker in workers:
-        worker.start()
-    found = queue.get(timeout=120)
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-    net = model().eval()
-    x, y = torch.arange(32.0).view(8, 4).cos(), torch.arange(8) % 3
-    total = [torch.zeros_like(p) for p in net.parameters()]
-    for rank in range(2):
-        objective = recipes.salt(net, sp.cross_entropy, "0", ball=sp.L2(0.5), start=0.1)
-        torch.manual_seed(rank)
-        loss = objective(x[rank * 4 : rank * 4 + 4], y[rank * 4 : rank * 4 + 4]) / 2
-        total = [t + g for t, g in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True)]
-    for ours, expected in zip(found, total, strict=True):
-        torch.testing.assert_close(torch.from_numpy(ours), expected, rtol=1e-4, atol=1e-6)
-
-
 def test_a_used_objective_can_be_copied_and_keeps_nothing_of_its_step(steps: list[Step]) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     objective = sp.recipes.vat(model, sp.cross_entropy, "0", ball=sp.L2(1.0))

@@ -11,13 +11,14 @@ from .nn.randomness import devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
-from .passes.step import Reduction, Step, logits_of
+from .passes.step import Items, Reduction, Step, logits_of
 from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
 from .sites.site import Site
 from .terms.checks import apart, check_model, check_terms
 from .terms.interaction import GATES, measure
 from .terms.playable import Leading, Playable
+from .terms.ranks import check_ranks
 from .terms.shares import ClassShares
 from .terms.sums import Parts, summed
 
@@ -101,7 +102,7 @@ class Objective(nn.Module):
         unlabelled: Any = None,
         *,
         unlabelled_valid: ValidMask = None,
-        items: Tensor | float | None = None,
+        items: Items = None,
         part: int | None = None,
         **foreign: Any,
     ) -> Tensor:
@@ -114,7 +115,8 @@ class Objective(nn.Module):
             unlabelled: more inputs without targets, for the terms that need none; averaged on their own and added.
             unlabelled_valid: the padding mask of those.
             items: what sums are divided by instead of this batch's examples (or tokens): with gradient accumulation, their number
-                in all the batches that are accumulated.
+                in all the batches that are accumulated. "ranks": where processes have batches of different lengths, their mean
+                length, so that averaged gradients are those of the mean over all examples (or tokens).
             part: which of a training step's losses, for methods that have several; None: all of them in one.
         """
         if foreign or inputs is None:
@@ -126,6 +128,7 @@ class Objective(nn.Module):
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
         terms = self._active(targets)
+        check_ranks(self, self.model, terms, self.options)
         leader = terms[0] if terms and isinstance(terms[0], Leading) else None
         batch = None
         if leader is not None:
@@ -148,7 +151,12 @@ class Objective(nn.Module):
         return total
 
     def steps(
-        self, inputs: Any, targets: Any = None, valid: ValidMask = None, unlabelled: Any = None
+        self,
+        inputs: Any,
+        targets: Any = None,
+        valid: ValidMask = None,
+        unlabelled: Any = None,
+        items: Items = None,
     ) -> Iterator[Tensor]:
         """The losses of one training step, to be back-propagated one after the other; the arguments are those of a call.
 
@@ -156,6 +164,7 @@ class Objective(nn.Module):
         """
         ask = wrapper_of(self) or self
         given = {} if unlabelled is None else {"unlabelled": unlabelled}
+        given |= {} if items is None else {"items": items}
         parts = self.parts(targets)
         if parts == 1:
             yield ask(inputs, targets, valid, **given)
@@ -192,7 +201,7 @@ class Objective(nn.Module):
         valid: ValidMask,
         terms: Sequence[Playable],
         *,
-        items: Tensor | float | None = None,
+        items: Items = None,
         labelled: int | None = None,
         speaker: str = "",
     ) -> Step:

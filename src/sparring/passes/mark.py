@@ -1,6 +1,5 @@
 """Has a model changed since a pass? Whatever runs it again later must know."""
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -40,8 +39,3 @@ def _state(model: nn.Module) -> dict[str, tuple[object, ...]]:
             if buffer is not None:
                 found[f"buffer {key} of {label} [{index}]"] = (id(buffer), buffer._version)
     return found
-
-
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether only a part of the parameter lives here (FSDP2, tensor parallelism)."""
-    return type(parameter).__name__ == "DTensor" or hasattr(parameter, "_spec")

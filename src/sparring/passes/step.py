@@ -19,10 +19,12 @@ from .alone import alone as only_one_thread
 from .layout import Layout
 from .masks import Masks
 from .one import Pass, Placement, call
+from .ranks import mean_over_ranks
 from .tape import Tape
 
 Graph = Literal["attached", "detached", "none"]
 Reduction = Literal["examples", "tokens"]
+Items = Tensor | float | Literal["ranks"] | None
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -50,7 +52,8 @@ class Step:
         number: how many training steps came before.
         labelled: how many of the examples, the first ones, have targets; None for all of them (or none).
         reduction: "examples" (every example counts the same) or "tokens" (every position does).
-        items: what sums are divided by; None for the number of examples or tokens in this batch.
+        items: what sums are divided by; None for the number of examples or tokens in this batch, "ranks" for the mean of that
+            number over all processes.
         cache: a place for anything worth sharing between passes of this step.
         notes: diagnostics, by key; a function is asked when they are read.
         speaker: the name of the term that plays now.
@@ -69,7 +72,7 @@ class Step:
     number: int = 0
     labelled: int | None = None
     reduction: Reduction = "examples"
-    items: Tensor | float | None = None
+    items: Items = None
     tapes: dict[frozenset[Site], Tape] = field(default_factory=dict)
     cache: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +88,8 @@ class Step:
     _latest: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.items, str) and self.items != "ranks":
+            raise ValueError(f'items={self.items!r}: a number, or "ranks" for the mean over all processes')
         self._sharing = [site for site in self.sites if type(site).sharing is not Site.sharing]
 
     # -- the clean pass ---------------------------------------------------------------------------------------
@@ -241,11 +246,18 @@ class Step:
 
     def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
         if counts is None:
-            return values.mean() if self.items is None else values.sum() / self.items
+            return values.mean() if self.items is None else values.sum() / self._divisor(len(values), values)
         weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
         total = torch.where(counts > 0, values, 0.0)
         total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
-        return total / (weights.sum().clamp_min(1) if self.items is None else self.items)
+        return total / self._divisor(weights.sum(), values)
+
+    def _divisor(self, count: Tensor | int, like: Tensor) -> Tensor | float:
+        if isinstance(self.items, str):
+            return mean_over_ranks(torch.as_tensor(count, dtype=like.dtype, device=like.device)).clamp_min(1e-9)
+        if self.items is not None:
+            return self.items
+        return count.clamp_min(1) if isinstance(count, Tensor) else count
 
     def note(self, **values: Any) -> None:
         """Keep diagnostics of the term that plays; tensors become floats, and functions are asked, when they are read."""

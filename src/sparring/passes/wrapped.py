@@ -21,7 +21,9 @@ def wrapper_of(module: nn.Module) -> nn.Module | None:
         return None
     known = _known.get(module)
     if known is None:
-        found = [x for x in gc.get_objects() if isinstance(x, DistributedDataParallel) and x.module is module]
+        # By type: isinstance() would ask every object for its class, and some answer with a warning.
+        found: list[Any] = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
+        found = [x for x in found if x.module is module]
         known = _known[module] = ref(found[-1]) if found else _nobody
     return known()
 

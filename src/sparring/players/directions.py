@@ -1,6 +1,7 @@
 """Directions from a word to other words of the vocabulary (interpretable adversarial training on embeddings)."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +49,12 @@ class WordDirections:
             raise ValueError(f"WordDirections(refresh={self.refresh}): at least 1 step")
 
     def _table(self) -> Tensor:
-        return full_precision(self.embedding.weight.detach())
+        weight: Any = self.embedding.weight.detach()
+        whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # each process may hold a part
+        return full_precision(whole)
 
     @torch.no_grad()
-    def nearest(self, words: Tensor) -> Tensor:
+    def nearest(self, words: Tensor, table: Tensor | None = None) -> Tensor:
         """(N, neighbours) ids of the nearest words by cosine, the word itself and padding left out."""
         assert self.neighbours is not None
         if self._found is None or self._age is None or self._found.device != words.device:
@@ -61,7 +64,7 @@ class WordDirections:
         unique = words.unique()
         stale = unique[self.step - self._age[unique] >= self.refresh]
         if len(stale):
-            unit = nn.functional.normalize(self._table(), dim=-1)
+            unit = nn.functional.normalize(self._table() if table is None else table, dim=-1)
             for part in stale.split(max(1, CELLS // len(unit))):
                 likeness = unit[part] @ unit.T
                 likeness[torch.arange(len(part), device=part.device), part] = -torch.inf
@@ -91,7 +94,8 @@ class WordDirections:
         return moves.view_as(gradient).to(gradient.dtype)
 
     def _to_nearest(self, vectors: Tensor, gradients: Tensor, words: Tensor) -> Tensor:
-        directions = nn.functional.normalize(self._table()[self.nearest(words)] - vectors[:, None], dim=-1)  # (N, K, d)
+        table = self._table()  # once, and always: among processes they gather it together
+        directions = nn.functional.normalize(table[self.nearest(words, table)] - vectors[:, None], dim=-1)  # (N, K, d)
         weights = nn.functional.normalize((directions @ gradients[:, :, None]).squeeze(-1), dim=-1)
         return (weights[:, None] @ directions).squeeze(1)
 

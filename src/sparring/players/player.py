@@ -52,6 +52,7 @@ class Game:
         labelled: how many of them, the first ones, have labels; None for all.
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
         apart: makes a payoff that can be computed again during backward; None where there is none.
+        sharded: each process holds a part of the parameters only: a gradient in them comes with the leader's backward pass alone.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
@@ -65,6 +66,7 @@ class Game:
     labelled: int | None = None
     precise_clean: Callable[[], Tensor] | None = None
     apart: Callable[[], Apart] | None = None
+    sharded: bool = False
 
 
 @dataclass
@@ -76,12 +78,15 @@ class Response:
         unperturbed: (B,) True where the gradient vanished or was not finite, so the example was left alone.
         notes: extra diagnostics.
         backward_passes: how many gradients were taken.
+        interaction: from the charge at the answer (B,) to what is added to it, zeros whose gradient is the derivative through the
+            answer; for players that cannot hand it on by themselves.
     """
 
     values: list[Tensor]
     unperturbed: Tensor | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     backward_passes: int = 0
+    interaction: Callable[[Tensor], Tensor] | None = None
 
 
 class Player(ABC):

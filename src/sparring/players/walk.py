@@ -56,6 +56,9 @@ class Walk:
     that step k took anyway. Otherwise (or `central`, or where a box may cut the probe) every example i is probed along its unit
     pull u_i on both sides: [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. All these passes
     run in full precision, also under autocast. Update rule and projection are differentiated exactly: they are cheap and hold no model.
+
+    Sharded parameters have gradients in the leader's own backward pass only. There the two sums themselves are charged, their value
+    taken off again, and that backward pass makes the difference of their gradients.
     """
 
     player: Climber
@@ -77,13 +80,31 @@ class Walk:
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
         assert self.unperturbed is not None
         final = self._final = [without(self.unperturbed, d) for d in state.deltas]
-        values = Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
         notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
+        if game.sharded:
+            self._final = [d.requires_grad_() for d in final]
+            return Response(self._final, self.unperturbed, notes, self.player.steps * 3 + 1, self.interaction)
+        values = Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
         return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * (2 + both))
 
+    def interaction(self, charge: Tensor) -> Tensor:
+        """Zeros (B,) whose gradient is what the leader's pull on the answer means for the parameters."""
+        if not charge.requires_grad:
+            return torch.zeros_like(charge)
+        (total,) = self.back(slope(charge, self._final, retain_graph=True))
+        return torch.zeros_like(charge) if total is None else total - total.detach()
+
     def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters."""
+        """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters.
+
+        Where the parameters are sharded the second is the payoff itself, with its graph.
+        """
         points, again = [d.detach().requires_grad_() for d in deltas], self.game.precise_clean
+        if self.game.sharded:
+            with torch.enable_grad():
+                payoff = self.game.payoff(points, attached=True)
+                payoff = payoff if weights is None else payoff * weights
+            return slope(payoff, points, retain_graph=True), [payoff]
         with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
             # Through both sides at once under autocast: they nearly cancel, and rounding one of them would leave noise.
             clean = full_precision(self.game.clean).detach().requires_grad_() if again is None else again()
@@ -118,7 +139,7 @@ class Walk:
         assert self.unperturbed is not None
         share = player.share(self.game)
         pull = State(tuple(rows(share, p) * without(self.unperturbed, p) for p in self._precise_pull(pulls)))
-        total: list[Tensor | None] = [None] * (1 + len(self.game.parameters))
+        total: list[Tensor | None] = [None] * (1 if self.game.sharded else 1 + len(self.game.parameters))
         for step in range(player.steps, 0, -1):
             state, gradients, rest = self.history[step - 1]
             with torch.enable_grad():
@@ -138,7 +159,11 @@ class Walk:
             if rest and alike and not self.both_sides:
                 here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
             else:
-                here, there = self._around(state.deltas, probe, lengths)
+                # One length for all where it will do: batch norm lets examples meet, and then they must be probed together.
+                together = self.game.sharded and alike
+                here, there = self._around(
+                    state.deltas, probe, torch.full_like(lengths, longest) if together else lengths
+                )
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
         return total
@@ -177,7 +202,7 @@ class Walk:
     @property
     def both_sides(self) -> bool:
         """Two points of their own for every difference: asked for, or because the perturbation may stand at the edge of a box."""
-        return self.player.central or self.player.ball.box is not None
+        return self.player.central or self.player.ball.box is not None or self.game.sharded
 
     def _in_box(self, points: Sequence[Tensor]) -> list[Tensor]:
         ball, slots = self.player.ball, self.game.slots

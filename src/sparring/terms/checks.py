@@ -21,6 +21,11 @@ def check_model(model: nn.Module, loss: Callable[..., Any]) -> None:
             f"the model is wrapped in {type(model).__name__}: wrap the objective instead, "
             f"{type(model).__name__}(sp.Objective(model, ...)), so that all its passes are one"
         )
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise TypeError(
+            "the model is wrapped in FullyShardedDataParallel, which renames modules and flattens parameters: shard it with "
+            "torch.distributed.fsdp.fully_shard(model) instead, and build the objective on that"
+        )
     if not callable(loss):
         raise TypeError(
             f"Objective(loss): a function loss(outputs, targets) -> (B,) is needed, got {type(loss).__name__}"

@@ -10,6 +10,7 @@ from ..nn import BernoulliDropout, ConcreteDropout, GaussianDropout, NextLayers,
 from ..nn.matching import match
 from ..passes.step import Step
 from .playable import Playable
+from .rates import READS
 
 Weights = Mapping[str, Tensor | Sequence[Tensor]]
 
@@ -53,6 +54,7 @@ class DropoutKL(Playable):
             raise ValueError(f"dataset_size={self.dataset_size} must be the number of training examples")
 
     label_free = True
+    whole = READS
 
     @property
     def idle(self) -> bool:  # type: ignore[override]

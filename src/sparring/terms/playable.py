@@ -32,6 +32,7 @@ class Playable(ABC):
         alone: why it cannot play beside other terms; empty if it can.
         unrolls: differentiates the model twice.
         blind: needs no clean pass where the supervised loss is taken over completely.
+        whole: why it needs all parameters in full at once; empty if each process may hold a part of them (FSDP2).
         joint: may see labelled and unlabelled examples in one batch, the labelled ones first (`step.labelled`).
     """
 
@@ -42,6 +43,7 @@ class Playable(ABC):
     replaces: float = 0.0
     alone: str = ""
     unrolls: bool = False
+    whole: str = ""
     blind: bool = False
     joint: bool = False
 

@@ -11,7 +11,8 @@ from torch.func import functional_call
 from ..nn.randomness import drawing_from
 from ..nn.updates import Updates
 from ..passes.layout import still_statistics
-from ..passes.one import Arguments
+from ..passes.one import Arguments, call
+from ..passes.ranks import is_sharded, other_values, shard_again
 from ..passes.step import Step
 from ..penalties import Penalty, symmetric_kl
 from .playable import Playable
@@ -57,6 +58,7 @@ class Proximal(nn.Module, Playable):
         return self.weight == 0
 
     def _parameters_of(self) -> list[Tensor]:
+        shard_again(self._followed[0])
         return [self._followed[0].get_parameter(name) for name in self.names]
 
     @property
@@ -68,6 +70,12 @@ class Proximal(nn.Module, Playable):
     def follow(self) -> None:
         """Move the average towards the parameters, if they changed since the last time."""
         parameters = self._parameters_of()
+        for parameter, average in zip(parameters, self.averages.values(), strict=True):
+            if is_sharded(parameter) != is_sharded(average):
+                raise RuntimeError(
+                    "the model was sharded after its objective was built, and SMART's averaged weights were not: call "
+                    "fully_shard(model) first and build the objective on it"
+                )
         if self._watch is None or self._watch.known != {id(p) for p in parameters}:
             self._watch = Updates(parameters)
         elif self._reloaded:
@@ -106,9 +114,17 @@ class Proximal(nn.Module, Playable):
         if self.training:
             self.follow()
         step.forward_passes += 1
-        given = Arguments.of(step.inputs)
         with torch.no_grad(), drawing_from(step.noise), still_statistics(step.model):
-            slow = step.extract(functional_call(step.model, self.averages, given.args, given.kwargs))
+            slow = step.extract(self._slow(step))
         charge = step.penalty(self.penalty, step.outputs, slow)
         step.note(penalty=step.average(charge.detach()), weight=self.weight)
         return self.weight * charge
+
+    def _slow(self, step: Step) -> Any:
+        """What the model returns under the averaged weights."""
+        parameters = self._parameters_of()
+        if any(map(is_sharded, parameters)):
+            with other_values(step.model, parameters, list(self.averages.values())):
+                return call(step.model, step.inputs)
+        given = Arguments.of(step.inputs)
+        return functional_call(step.model, self.averages, given.args, given.kwargs)

@@ -16,6 +16,8 @@ from ..sites.learned import LearnedMask, draw_of
 from ..sites.site import Slot
 from .playable import Playable
 
+READS = "it reads the rates of its layers, which are parameters, between their passes"
+
 
 @dataclass(frozen=True)
 class LearnedRates(Playable):
@@ -61,6 +63,8 @@ class LearnedRates(Playable):
                 f"joint=True credits the whole batch, which {self.estimator} takes apart; use ARM() or DisARM()"
             )
         object.__setattr__(self, "site", LearnedMask(self.at))
+
+    whole = READS
 
     @property
     def sites(self) -> tuple[LearnedMask, ...]:  # type: ignore[override]

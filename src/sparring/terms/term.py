@@ -13,7 +13,8 @@ from torch import Tensor
 from ..balls import Ball
 from ..nn.randomness import fresh
 from ..passes.loose import Loose
-from ..passes.mark import Mark, is_sharded
+from ..passes.mark import Mark
+from ..passes.ranks import check_precision, holds_parts
 from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response
@@ -111,6 +112,10 @@ class Term(Playable):
         return self.by is not None and self.by.unroll == "autograd"
 
     @property
+    def whole(self) -> str:  # type: ignore[override]
+        return 'unroll="autograd" differentiates twice through all parameters' if self.unrolls else ""
+
+    @property
     def blind(self) -> bool:  # type: ignore[override]
         return self.penalty is None and self.by is not None and self.by.draws and self.share_noise
 
@@ -130,11 +135,12 @@ class Term(Playable):
             return self._play_blind(step, weight)
         noise = step.noise if self.share_noise else fresh(step.devices, outside=True)
         reference = self.reference(step)
-        values: list[Tensor] = []
-        if self.at is not None and self.by is not None:
-            values = gated(step, self.respond(step, noise, reference).values)
-        outputs = step.run({} if self.at is None else {self.at: values}, noise=noise)
-        return self.settle(step, reference, outputs, weight)
+        if self.at is None or self.by is None:
+            return self.settle(step, reference, step.run({}, noise=noise), weight)
+        response = self.respond(step, noise, reference)
+        outputs = step.run({self.at: gated(step, response.values)}, noise=noise)
+        charge = self.settle(step, reference, outputs, weight)
+        return charge if response.interaction is None else charge + response.interaction(charge)
 
     def respond(self, step: Step, noise: Any, reference: Tensor) -> Response:
         """What the player does in this step."""
@@ -156,13 +162,11 @@ class Term(Playable):
         game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
             game.parameters = [p for p in step.model.parameters() if p.requires_grad]
-            if any(map(is_sharded, game.parameters)):
-                raise RuntimeError(
-                    f"{step.speaker}: unrolling differentiates through all parameters, and here each process holds a part of them: "
-                    "use DistributedDataParallel instead of sharding, or unroll=False"
-                )
+            game.sharded = holds_parts(step.model)
             game.apart = partial(_Apart.of, self, step, noise)
-            if self.by.unroll == "finite_difference":
+            if game.sharded:
+                check_precision(step.model, step.outputs, step.speaker)
+            elif self.by.unroll == "finite_difference":
                 game.unchanged = Mark(step.model).check
                 if torch.is_autocast_enabled(step.outputs.device.type):
                     if self.payoff is not None or self.supervised or self.penalty is None:

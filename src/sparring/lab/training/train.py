@@ -6,7 +6,7 @@ The part to read is `train`; `Session` holds what it moves and turns it into a c
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
+from ...objective import Objective
 from ..data.batches import epoch
 from ..errors import Diverged, LabError
 from ..streamed import Streamed
@@ -23,6 +24,7 @@ from ..text import Memory
 from .denormals import flushed
 from .randomness import random_state, restore_random_state
 from .settings import check
+from .sharing import shared
 from .stream import Stream
 from .updates import Update, finite
 
@@ -177,6 +179,17 @@ class Session:
                 )
             yield loss
 
+    def last_before_update(self, number: int, targets: Any) -> AbstractContextManager[None]:
+        """Where loss `number` of a step is back-propagated: gradients leave for the other processes if an update follows it.
+
+        A method that is no `sparring.Objective` does not say how many losses it has; its gradients leave at the update.
+        """
+        objective = self.objective
+        parts = objective.parts(targets) if isinstance(objective, Objective) else 0
+        if objective is not None and (objective.update_each_loss or (self.settled and number == parts - 1)):
+            return self.update.gradients.leaving()
+        return nullcontext()
+
     def state(self) -> dict[str, Any]:
         """Two trees for `checkpoint.save`. Every process must call it, the main one writes."""
         for term in getattr(self.objective, "stateful", ()):
@@ -188,13 +201,19 @@ class Session:
             "update": self.update.state_dict(),
             "random": random_state(self.accelerator),
             "progress": asdict(self.progress),
-            "carried": self.carried(),
+            "carried": self.of_each(self.memory.carried if self.memory else None),
+            "own": self.of_each(self.own_terms()),
         }
         return {"state": state, "best": dict(self.best_weights)}
 
-    def carried(self) -> list[Any]:
-        """What each process's model remembers of a stream, in the order of their ranks."""
-        own = self.memory.carried if self.memory else None
+    def own_terms(self) -> dict[str, Tensor]:
+        """The state of terms that carry something of this process's own examples along (FreeAT)."""
+        terms = enumerate(getattr(self.objective, "stateful", ()))
+        own = [(f"stateful.{place}.", term) for place, term in terms if hasattr(term, "carried")]
+        return {name: tensor for prefix, term in own for name, tensor in term.state_dict(prefix=prefix).items()}
+
+    def of_each(self, own: Any) -> list[Any]:
+        """What each process holds, in the order of their ranks; every process must call it."""
         if self.accelerator.num_processes == 1:
             return [own]
         every: list[Any] = [None] * self.accelerator.num_processes
@@ -205,12 +224,13 @@ class Session:
         """The inverse of `state`."""
         state = parts["state"]
         owner = self.objective if isinstance(self.objective, nn.Module) else self.model
-        owner.load_state_dict(state["model"])
+        rank, own = self.accelerator.process_index, state.get("own", [])
+        owner.load_state_dict({**state["model"], **(own[rank] if rank < len(own) else {})})
         self.update.load_state_dict(state["update"])
         self.progress, self.best_weights = Progress(**state["progress"]), parts["best"]
         if self.memory:
-            own = state["carried"][self.accelerator.process_index]
-            self.memory.carried = send_to_device(own, self.accelerator.device)
+            carried = state["carried"][rank]
+            self.memory.carried = send_to_device(carried, self.accelerator.device)
         restore_random_state(state["random"], self.accelerator)
 
 
@@ -229,7 +249,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 def score(session: Session, split: str) -> dict[str, float]:
     """The task's figures on a split."""
     chosen = getattr(session.data, split) or session.data.validation
-    with undisturbed(session.model), torch.no_grad():
+    ranks = session.accelerator.num_processes, session.accelerator.process_index
+    with undisturbed(session.model), torch.no_grad(), shared(session.model, *ranks):
         torch.manual_seed(session.setting.seed)  # sampled predictions are the same whenever they are scored
         return session.task.evaluate(session.model, chosen, session.setting)
 
@@ -264,13 +285,14 @@ def train(
             started = time.process_time()
             inputs, targets = session.batch(index)
             rate = session.data.text.rate(index) if session.data.text else 1.0
-            losses = []
+            session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
+            losses: list[float] = []
             for loss in session.losses(inputs, targets):
-                accelerator.backward(loss)
+                with session.last_before_update(len(losses), targets):
+                    accelerator.backward(loss)
                 losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
                 if objective.update_each_loss:
                     session.update(rate)
-            session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             if session.settled and not objective.update_each_loss:
                 session.update(rate)
             if session.settled:

@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...nn.dropout.rates import clamp_after_step, parameter_groups
 from ..task import Setting
 from .averaging import Average
+from .gradients import Gradients
 
 
 def make_optimiser(model: nn.Module, setting: Setting) -> Optimizer:
@@ -90,12 +91,15 @@ class Update:
         self.clipped = [p for name, p in model.named_parameters() if not spared or not name.startswith(spared)]
         self.optimiser = make_optimiser(model, setting)
         self.schedule = make_schedule(self.optimiser, setting, total)
+        self.gradients = Gradients(list(model.parameters()), accelerator.num_processes)
         self.average = Average(model, setting["average"], setting["average_patience"], setting["average_epochs"])
 
     def __call__(self, rate: float = 1.0) -> None:
         """One update; `rate` is a factor of the learning rate for this one."""
+        self.gradients.settle()
         if self.accelerator.num_processes > 1:
-            self.agree()
+            for buffer in self.model.buffers():  # batch-norm statistics: the main process's for everybody
+                torch.distributed.broadcast(buffer, 0)
         if self.clip:
             nn.utils.clip_grad_norm_(self.clipped, self.clip)
         if self.clip_value:
@@ -108,22 +112,6 @@ class Update:
             group["lr"] = lr
         self.optimiser.zero_grad(set_to_none=True)
         self.average.add()
-
-    def agree(self) -> None:
-        """One mean over all gradients, and the main process's buffers (batch-norm statistics) for everybody.
-
-        Done here and not by `DistributedDataParallel` so that every method works, those with several losses, inner
-        gradients or double backward included.
-        """
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        mean = self.accelerator.reduce(torch.cat([g.flatten() for g in gradients]), reduction="mean")
-        place = 0
-        for gradient in gradients:
-            gradient.copy_(mean[place : place + gradient.numel()].view_as(gradient))
-            place += gradient.numel()
-        if self.accelerator.num_processes > 1:
-            for buffer in self.model.buffers():
-                torch.distributed.broadcast(buffer, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """What exact resumption needs."""

@@ -30,7 +30,7 @@ def install_multihead(module: nn.Module, visit: ScoreVisit) -> Undo:
         rest = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
         scores = full_precision(raw_scores(module, query, key))  # a shift found in half precision would be rounded away
         mask, padding = _additive(attn_mask, query.dtype), _additive(key_padding_mask, query.dtype)
-        placed = visit(scores, _valid(scores, mask, padding, query is key))
+        placed = visit(scores, _valid(scores, mask, padding, _same(query, key)))
         if placed is scores:
             return attend(
                 query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal, **rest
@@ -54,6 +54,14 @@ def raw_scores(module: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Ten
     q = F.linear(query, weight_q, bias_q).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
     k = F.linear(key, weight_k, bias_k).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
     return q @ k.transpose(-2, -1) * module.head_dim**-0.5
+
+
+def _same(query: Tensor, key: Tensor) -> bool:
+    """Whether a layer attends to itself. `fully_shard` hands on an alias of each argument instead of the tensor."""
+    if query is key or query.shape != key.shape or query.stride() != key.stride():
+        return query is key
+    aliases: bool = torch._C._is_alias_of(query, key)  # type: ignore[attr-defined]
+    return aliases and query.storage_offset() == key.storage_offset()
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -16,6 +16,8 @@ from ..playable import Playable
 from .gradients import input_gradients
 from .measures import adp, deg, magnitude, similarity
 
+TWICE = "it differentiates twice through all parameters"
+
 
 def members_of(output: Any) -> Tensor:
     """The member logits (B, K, C) of what an ensemble returned: give it to an objective as ``outputs=``.
@@ -100,6 +102,7 @@ class DEG(Playable):
     name: str = "deg"
 
     sites = (WatchedInput(),)
+    whole = TWICE
 
     @property
     def idle(self) -> bool:  # type: ignore[override]
@@ -144,6 +147,7 @@ class TRS(Playable):
     name: str = "trs"
 
     sites = (WatchedInput(),)
+    whole = TWICE
 
     def __post_init__(self) -> None:
         if not callable(self.ball):
