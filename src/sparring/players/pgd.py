@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
-from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
+from .player import Game, InBall, Response, Unroll, lost, slope, without, working_copy
 from .walk import State, Walk, moved, rows
 
 NOISE = 100.0  # rounding errors: a first-order gain below so many is not told apart from none
@@ -147,7 +147,7 @@ class PGD(InBall):
         unroll = False if isinstance(share, float) and share == 0 else self.unroll
         if unroll == "finite_difference":
             return Walk(self, game).respond(state)
-        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        unperturbed: Tensor | None = None
         exact = unroll == "autograd"
         for step in range(1, self.steps + 1):
             points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]
@@ -157,14 +157,15 @@ class PGD(InBall):
             else:
                 payoff = game.payoff(points)
             gradients = slope(payoff, points, create_graph=exact)
-            good = good & sound(gradients, game.slots)
+            unperturbed = lost(gradients, game.slots, unperturbed)
             state = self.advance(state._replace(deltas=tuple(points)), gradients, game.slots, step)
             if not exact:
                 state = state.map(Tensor.detach)
-        values = [only(good, d) for d in state.deltas]
+        assert unperturbed is not None
+        values = [without(unperturbed, d) for d in state.deltas]
         notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
         if exact and not (isinstance(share, float) and share == 1):
             values = [v.detach() + rows(share, v) * (v - v.detach()) for v in values]
         # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
         # two, and through its forward pass, which costs one.
-        return Response(values, ~good, notes, backward_passes=self.steps * (4 if exact else 1))
+        return Response(values, unperturbed, notes, backward_passes=self.steps * (4 if exact else 1))

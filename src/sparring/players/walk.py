@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from ..balls import Ball
 from ..penalties import full_precision
 from ..sites.site import Slot
-from .player import Game, Response, only, slope, sound
+from .player import Game, Response, lost, slope, without
 
 
 class State(NamedTuple):
@@ -61,26 +61,25 @@ class Walk:
     player: Climber
     game: Game
     history: list[tuple[State, list[Tensor], list[Tensor]]] = field(default_factory=list)
-    good: Tensor | None = None
+    unperturbed: Tensor | None = None
     _final: list[Tensor] = field(default_factory=list)
 
     def respond(self, state: State) -> Response:
         game, both, begun = self.game, self.both_sides, state
-        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         for step in range(1, self.player.steps + 1):
             if both or not torch.is_grad_enabled() or not game.parameters:
                 points = [d.detach().requires_grad_() for d in state.deltas]
                 gradients, rest = slope(game.payoff(points), points), list[Tensor]()
             else:
                 gradients, rest = self.gradients(state.deltas)
-            good = good & sound(gradients, game.slots)
+            self.unperturbed = lost(gradients, game.slots, self.unperturbed)
             self.history.append((state, gradients, rest))
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
-        self.good = good
-        final = self._final = [only(good, d) for d in state.deltas]
+        assert self.unperturbed is not None
+        final = self._final = [without(self.unperturbed, d) for d in state.deltas]
         values = _Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
         notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
-        return Response(list(values), ~good, notes, backward_passes=self.player.steps * (2 + both))
+        return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * (2 + both))
 
     def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters."""
@@ -116,9 +115,9 @@ class Walk:
         """Carry the leader's pull on the final perturbation back to the clean outputs and the parameters."""
         player, slots = self.player, self.game.slots
         self.game.unchanged()
-        assert self.good is not None
+        assert self.unperturbed is not None
         share = player.share(self.game)
-        pull = State(tuple(rows(share, p) * only(self.good, p) for p in self._precise_pull(pulls)))
+        pull = State(tuple(rows(share, p) * without(self.unperturbed, p) for p in self._precise_pull(pulls)))
         total: list[Tensor | None] = [None] * (1 + len(self.game.parameters))
         for step in range(player.steps, 0, -1):
             state, gradients, rest = self.history[step - 1]
