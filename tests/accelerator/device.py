@@ -31,7 +31,7 @@ CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 WAITS = {  # the host needs a number or a shape from the device
     "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim", "unique_consecutive",
-    "bincount", "_linalg_check_errors", "is_set_to",
+    "bincount", "repeat_interleave", "is_set_to",
 }  # fmt: skip
 MASKED = {"index.Tensor", "index_put", "index_put_", "_index_put_impl_"}  # wait where an index is a mask
 ALLOCATES = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
@@ -46,13 +46,51 @@ class Count:
     launches: Counter[str] = field(default_factory=Counter)
 
 
+class Generator(torch.Generator):
+    """What `torch.Generator` makes while the device is there: also generators of the device, which Python cannot make otherwise."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if str(device).partition(":")[0] != NAME:
+            return _GENERATOR(device)
+        made = super().__new__(cls, "cpu")
+        _OURS.add(made._cdata)
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(NAME, 0)
+
+
+_GENERATOR = torch.Generator
+_OURS: set[int] = set()  # an operation sees a generator through another Python object, but at the same address
+
+
+class Event:
+    """A mark in the device's queue. Work before it ends when somebody looks, never earlier."""
+
+    def __init__(self, device: "Device") -> None:
+        self.device = device
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        self.device.arrive()
+        return True
+
+    def synchronize(self) -> None:
+        self.device.wait("synchronize")
+
+
 class Device:
     """The device module, `torch.pretend`: what torch and callers ask of any accelerator."""
 
     def __init__(self) -> None:
         self.plugged = False
-        self.generator = torch.Generator()
+        self.generator = Generator(NAME)
         self.counts: list[Count] = []
+        self.pending: list[tuple[Tensor, Tensor]] = []  # copies to the host that nobody has waited for
+        self.Event = partial(Event, self)
 
     def is_available(self) -> bool:
         return self.plugged
@@ -90,8 +128,15 @@ class Device:
         return [torch.bfloat16, torch.float16]
 
     def wait(self, what: str) -> None:
+        self.arrive()
         for count in self.counts:
             count.waits.append(f"{what} at {_asked_at()}")
+
+    def arrive(self) -> None:
+        """Let the copies in the background end."""
+        while self.pending:
+            source, target = self.pending.pop(0)
+            target.copy_(source)
 
     def launch(self, what: str) -> None:
         for count in self.counts:
@@ -196,7 +241,12 @@ def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """Between devices or on one; to or from the host it waits, unless it was told not to."""
     if source.device == target.device:
         device.launch("copy")
-    elif not (non_blocking and _is_here(target)):
+    elif non_blocking and _is_here(source):
+        operands = _Operands("copy", True)
+        target.fill_(torch.iinfo(torch.uint8).max)  # whoever reads it too early shall notice
+        device.pending.append((operands.down(source).clone(), target))
+        return target
+    elif not non_blocking:
         device.wait("copy to the host" if _is_here(source) else "copy from the host")
     operands = _Operands("copy", True)
     operands.down(target).copy_(operands.down(source))
@@ -225,7 +275,9 @@ def _has_mask(name: str, args: Sequence[Any]) -> bool:
 @contextmanager
 def _drawing(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
     """Random kernels without a generator of their own draw from the device's."""
-    given = any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values()))
+    given = [x for x in (*args, *kwargs.values()) if isinstance(x, _GENERATOR)]
+    if given and given[0]._cdata not in _OURS:
+        raise RuntimeError(f"Expected a '{NAME}' device type for generator but found 'cpu'")
     if given or device.generator is torch.default_generator or torch.Tag.nondeterministic_seeded not in op.tags:
         yield
         return
@@ -284,13 +336,13 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
 def plugged_in() -> Iterator[Device]:
     """The device is there while the block runs."""
     register()
-    device.plugged = True
+    device.plugged, torch.Generator = True, Generator  # type: ignore[misc]
     try:
         # Device threads are started with the first backward pass of a process, which may have been long ago.
         with torch.autograd.set_multithreading_enabled(False):
             yield device
     finally:
-        device.plugged = False
+        device.plugged, torch.Generator = False, _GENERATOR  # type: ignore[misc]
 
 
 @contextmanager

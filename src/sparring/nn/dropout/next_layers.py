@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
+from ..randomness import devices_of, put_back
 from .bernoulli import BernoulliDropout
 from .concrete import ConcreteDropout
 from .gaussian import GaussianDropout
@@ -249,6 +250,6 @@ def _mend(_: nn.Module, __: Any, output: Any) -> Any:
 
 
 def _run(model: nn.Module, inputs: Any) -> None:
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), put_back(*devices_of(model)):
         arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, Mapping) else (inputs,)
         model(*arguments, **(inputs if isinstance(inputs, Mapping) else {}))
