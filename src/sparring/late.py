@@ -51,7 +51,14 @@ class Questions:
                 return
             del self.waiting[0]
             if bool(first.found):
-                first.answer()
+                self._answer(first)
+
+    def _answer(self, question: _Question) -> None:
+        try:
+            question.answer()
+        except Exception:
+            self.waiting.clear()  # the same step may have asked the same thing twice: it is refused once
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         return {"waiting": []}  # a copy of an objective has asked nothing yet

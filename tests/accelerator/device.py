@@ -217,6 +217,9 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
         device.launch(str(op))
     operands = _Operands(op, False)
     args, kwargs = [operands.down(x) for x in args], {k: operands.down(v) for k, v in kwargs.items()}
+    for place in _tensors_of(op):
+        if place < len(args) and isinstance(args[place], int | float):  # a number that torch made a tensor reaches Python as a number
+            args[place] = torch.scalar_tensor(args[place], dtype=torch.int64 if isinstance(args[place], int) else torch.float64)
     if name in KERNELS:
         return operands.up(KERNELS[name](*args, **kwargs))
     if _is_resized(kwargs.get("out")):
@@ -257,6 +260,12 @@ def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
 def _plain_name(op: Any) -> str:
     full = op._schema.name.removeprefix("aten::")
     return "index.Tensor" if full == "index" else full
+
+
+@cache
+def _tensors_of(op: Any) -> tuple[int, ...]:
+    """At which places the operation takes a tensor."""
+    return tuple(k for k, argument in enumerate(op._schema.arguments) if str(argument.type) == "Tensor")
 
 
 @cache

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 import sparring as sp
 from accelerator.device import Count, counting, one_generator, plugged_in
-from methods import METHODS, Method, _additive
+from methods import METHODS, Method
 from scenes import SCENES, Scene
 from sparring import ensembles, recipes
 
@@ -25,6 +25,11 @@ def _boxed(scene: Scene, model: Any, radius: float = 0.5, **options: Any) -> sp.
 
 def _measured(scene: Scene, model: Any, radius: float = 0.5, **options: Any) -> sp.Objective:
     return recipes.vat(model, scene.loss, at=scene.at, ball=sp.L2(radius), measure_noise_every=1, **options)
+
+
+def _central(scene: Scene, model: Any, radius: float = 0.5, **options: Any) -> sp.Objective:
+    player = sp.PGD(sp.L2(radius), start=1e-2, unroll="finite_difference", central=True)
+    return recipes.salt(model, scene.loss, at=scene.at, by=player, **options)
 
 
 def _whole_vocabulary(scene: Scene, model: Any, radius: float = 0.5, **options: Any) -> sp.Objective:
@@ -53,7 +58,7 @@ MORE = (  # ways of asking that the table of methods has no row for
     Method("trades-box", _boxed, ("mlp", "convnet")),
     Method("vat-measure_noise", _measured, ("mlp",)),
     Method("word_iat-vocabulary", _whole_vocabulary, ("lstm",)),
-    Method("salt-central", _additive(recipes.salt, unroll="finite_difference", start=1e-2, central=True), ("mlp",)),
+    Method("salt-central", _central, ("mlp",)),
     Method("adversarial_dropout-restarts", _flips(restarts=2), ("lstm",)),
     Method("adversarial_dropout-both_ways", _flips(both_ways=True, steps=2), ("lstm",)),
     Method("adversarial_dropout-published", _flips(paper_algorithm=True), ("lstm",)),
