@@ -1,8 +1,8 @@
 """Questions whose answers lie on an accelerator, asked without making the host wait for it.
 
-A check such as "is any clean value outside the box?" needs one bit from the device, and fetching it there and then would stop the host
-until the device has caught up. In its first step an objective asks at once. In later steps the bit is copied in the background and looked
-at when the next step begins, or when somebody reads the diagnostics: an error or a warning comes one step late, and nothing waits.
+A check such as "is any clean value outside the box?" needs one bit from the device, and fetching it there and then would stop the
+host until the device has caught up. In its first step an objective asks at once. In later steps the bit is copied in the background
+and looked at when the next step begins, or when somebody reads the diagnostics: an error or a warning comes late, and nothing waits.
 """
 
 from collections.abc import Callable, Iterator

@@ -218,8 +218,12 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     operands = _Operands(op, False)
     args, kwargs = [operands.down(x) for x in args], {k: operands.down(v) for k, v in kwargs.items()}
     for place in _tensors_of(op):
-        if place < len(args) and isinstance(args[place], int | float):  # a number that torch made a tensor reaches Python as a number
-            args[place] = torch.scalar_tensor(args[place], dtype=torch.int64 if isinstance(args[place], int) else torch.float64)
+        if place < len(args) and isinstance(
+            args[place], int | float
+        ):  # a number that torch made a tensor reaches Python as a number
+            args[place] = torch.scalar_tensor(
+                args[place], dtype=torch.int64 if isinstance(args[place], int) else torch.float64
+            )
     if name in KERNELS:
         return operands.up(KERNELS[name](*args, **kwargs))
     if _is_resized(kwargs.get("out")):

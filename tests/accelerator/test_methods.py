@@ -24,7 +24,11 @@ ALL = pytest.mark.parametrize(("method", "scene"), _cases())
 def test_losses_gradients_and_diagnostics_equal_the_cpus(method: Method, scene: Scene) -> None:
     host, device = on_both(method, scene)
     # a difference quotient turns rounding of 1e-16 into 1e-8
-    close = {"rtol": 1e-5, "atol": 1e-6} if method.name in ("salt-finite", "salt-central") else {"rtol": 1e-9, "atol": 1e-12}
+    close = (
+        {"rtol": 1e-5, "atol": 1e-6}
+        if method.name in ("salt-finite", "salt-central")
+        else {"rtol": 1e-9, "atol": 1e-12}
+    )
     torch.testing.assert_close(device.losses, host.losses, **close)
     torch.testing.assert_close(device.gradients, host.gradients, **close)
     assert device.diagnostics.keys() == host.diagnostics.keys()

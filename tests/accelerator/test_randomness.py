@@ -85,4 +85,3 @@ def test_the_lab_takes_any_accelerator_for_its_device(pretend: Device, monkeypat
     choose_device("pretend:0")
     with pytest.raises(LabError, match="pretend:1 is not here"):
         choose_device("pretend:1")
-

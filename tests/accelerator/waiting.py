@@ -91,7 +91,9 @@ def steps(method: Method, scene: Scene, where: str, number: int = 2) -> Outcome:
                 loss.backward()
             losses.append(loss.detach())
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    assert all(t.device.type == torch.device(where).type for t in (*losses, *gradients)), "something fell back to the CPU"
+    assert all(t.device.type == torch.device(where).type for t in (*losses, *gradients)), (
+        "something fell back to the CPU"
+    )
     return Outcome([t.cpu() for t in losses], [t.cpu() for t in gradients], objective.diagnostics, count)
 
 

@@ -80,7 +80,20 @@ def test_not_a_number_passes_through() -> None:
         assert out[:, 1].isfinite().all(), kind
 
 
-VIEWS = {"slice", "select", "view", "t", "transpose", "split", "split_with_sizes", "expand", "as_strided", "unsqueeze", "detach", "alias"}
+VIEWS = {
+    "slice",
+    "select",
+    "view",
+    "t",
+    "transpose",
+    "split",
+    "split_with_sizes",
+    "expand",
+    "as_strided",
+    "unsqueeze",
+    "detach",
+    "alias",
+}
 MEMORY = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided"}
 
 

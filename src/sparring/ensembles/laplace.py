@@ -85,7 +85,9 @@ class LaplacePriorityDropout(nn.Module):
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
         taken, distance = self.bin_distances(features)
-        gamma = self.gamma.double().clamp(max=1e30)  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
+        gamma = self.gamma.double().clamp(
+            max=1e30
+        )  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
         rates = taken.hand_out(self.rates_of(distance, gamma), self.highest)
         return list(rates.split([tensor.shape[1] for tensor in features], 1))
 

@@ -41,11 +41,17 @@ class RandomState:
 
     def within(self, other: "RandomState | None") -> bool:
         """Whether the other has a state of each of these generators."""
-        return other is not None and self.states.keys() <= other.states.keys() and self.outside.keys() <= other.outside.keys()
+        return (
+            other is not None
+            and self.states.keys() <= other.states.keys()
+            and self.outside.keys() <= other.outside.keys()
+        )
 
     def joined(self, other: "RandomState | None") -> "RandomState":
         """The generators of both."""
-        return self if other is None else RandomState({**other.states, **self.states}, {**other.outside, **self.outside})
+        return (
+            self if other is None else RandomState({**other.states, **self.states}, {**other.outside, **self.outside})
+        )
 
     def take_over(self) -> Callable[[], None]:
         """Draw from this state from now on; returns the way back to the present one."""

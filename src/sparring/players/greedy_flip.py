@@ -14,7 +14,6 @@ from ..late import ask
 from ..sites.site import Slot
 from .player import Game, Player, Response, lost, slope
 
-
 _NO_SLOPE = (
     "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, so the divergence "
     "is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in the model"

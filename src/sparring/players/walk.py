@@ -147,7 +147,9 @@ class Walk:
         if self.both_sides and lengths.device.type != "cpu":
             return torch.inf, False
         shortest = torch.where(lengths > 0, lengths, torch.inf).min()
-        longest, least = torch.stack([lengths.max(), shortest]).tolist()  # one question: it decides how many passes follow
+        longest, least = torch.stack(
+            [lengths.max(), shortest]
+        ).tolist()  # one question: it decides how many passes follow
         return longest, least * SPREAD >= longest
 
     def _ahead(

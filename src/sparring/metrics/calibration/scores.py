@@ -79,6 +79,8 @@ def bootstrap(
     for _ in range(samples):
         index = torch.randint(count, (count,), generator=generator, device="cpu").to(targets.device)
         drawn.append(metric(probabilities[index], targets[index]))
-    figures, tails = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (drawn, [(1 - level) / 2, (1 + level) / 2]))
+    figures, tails = (
+        torch.tensor(x, dtype=torch.float64, device="cpu") for x in (drawn, [(1 - level) / 2, (1 + level) / 2])
+    )
     low, high = torch.quantile(figures, tails).tolist()
     return Interval(metric(probabilities, targets), low, high)

@@ -148,7 +148,9 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, NextL
     total = sum(sizes.values())
     seen: dict[str, list[Tensor]] = {}  # for each weighted layer, one row of marks a pass
     marks = [
-        torch.arange(total, device="cpu") >> bit & 1 == value for bit in range(max(1, (total - 1).bit_length())) for value in (0, 1)
+        torch.arange(total, device="cpu") >> bit & 1 == value
+        for bit in range(max(1, (total - 1).bit_length()))
+        for value in (0, 1)
     ]
 
     def poison(name: str, marked: Tensor) -> Callable[..., Tensor]:

@@ -81,10 +81,7 @@ def forward_step(
             tl.store(kept + 3 * size, half, mask=ok)
     else:
         total = tl.load(x + here * size + col, mask=ok).to(WIDE)
-        if KIND == "tanh":
-            state = _tanh(total)
-        else:
-            state = tl.where(total > 0, total, total * 0)  # NaN stays
+        state = _tanh(total) if KIND == "tanh" else tl.where(total > 0, total, total * 0)  # NaN stays
     tl.store(h + own, state, mask=ok)
     tl.store(out + here * size + col, state, mask=ok)
     if MASKED:
