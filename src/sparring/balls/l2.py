@@ -62,17 +62,24 @@ class L2(Ball):
         """`x` scaled to unit norm; a row that is zero or not finite becomes zero."""
         shaped = columns(masked(x, valid))
         over = axes(shaped, self.rows)
-        peak = shaped.detach().abs().amax(over, keepdim=True)
         if not (shaped.requires_grad and torch.is_grad_enabled()):  # the same in half as many operations
-            scaled = shaped / peak
-            unit = scaled / torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
-            return unit.nan_to_num(0.0, 0.0, 0.0).view_as(x)
+            unit = shaped / shaped.abs().amax(over, keepdim=True)
+            unit.div_(torch.linalg.vector_norm(unit, dim=over, keepdim=True))
+            return unit.nan_to_num_(0.0, 0.0, 0.0).view(x.shape)
+        peak = shaped.detach().abs().amax(over, keepdim=True)
         hopeless = (peak / peak).isnan()  # zero, infinite or NaN
         # Dividing by the peak first keeps the squares of tiny gradients from underflowing; the result does not
         # depend on the divisor, so treating it as a constant leaves the derivative exact.
         scaled = shaped.masked_fill(hopeless, 0.0) / peak.masked_fill_(hopeless, 1.0)
         length = torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
         return (scaled / torch.threshold(length, TINY, TINY)).view_as(x)
+
+    def sample(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+        """Uniform on the surface, cut to the box."""
+        shaped = columns(masked(torch.randn_like(like), valid))
+        length = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True)
+        point = shaped.mul_(self.radius / length).nan_to_num_(0.0, 0.0, 0.0).view(like.shape)  # all padding: zero
+        return point if self.box is None else self.project(point, valid, around=around)
 
     def interior(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
         """Uniform in the cube that fits the ball, U(-1, 1) * radius / sqrt(valid entries) (FreeLB's start), cut to the box."""

@@ -29,11 +29,14 @@ class RandomState:
     states: dict[torch.device, Tensor]
     outside: dict[str, Any] = field(default_factory=dict)
 
-    def restore(self) -> None:
+    def restore(self, of: "RandomState | None" = None) -> None:
+        """Put the generators back to this; all of them, or those that `of` has as well."""
         for device, state in self.states.items():
-            _set_state(device, state)
+            if of is None or device in of.states:
+                _set_state(device, state)
         for name, state in self.outside.items():
-            _OUTSIDE[name][1](state)
+            if of is None or name in of.outside:
+                _OUTSIDE[name][1](state)
 
     def beside(self) -> "RandomState":
         """The present state of the same generators."""

@@ -17,7 +17,7 @@ from .recomputation import Recomputation, inside_checkpoint
 from .replay import recording, replaying
 from .tape import Tape
 
-Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
+Placement = Tensor | list[Tensor] | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
 Valid = Callable[[str, Tensor, Tensor | None, str], Tensor | None]
 
 
@@ -99,8 +99,11 @@ class Pass:
         layout = self.layout or Layout.of(self.model, self.sites)
         self.layout, self._clean = layout, clean
         self.slots = {site: [] for site in self.sites}
-        if any(callable(placement) for placement in self.placements.values()):
-            self.aside = fresh(self.devices or devices_of(self.model))
+        self.aside = None
+        for placement in self.placements.values():
+            if callable(placement):
+                self.aside = fresh(self.devices or devices_of(self.model))
+                break
         undo: list[Undo] = [alone(self.model)]
         try:  # only what this pass needs: each of these costs as much as a small layer
             if noise is not None:
@@ -125,8 +128,7 @@ class Pass:
             raise explained from error
         finally:
             undo_all(undo)
-        for site in self.sites if clean else self.placements:
-            self._check(site)
+        self._check(clean)
         return outputs
 
     def visit(
@@ -214,16 +216,16 @@ class Pass:
         finally:
             undo_all(undo)
 
-    def _check(self, site: Site) -> None:
-        count = len(self.slots[site])
-        if not count:
-            names = (
-                ", ".join(name or "the model" for name in list(self.layout.matches[site])[:4]) if self.layout else ""
-            )
-            raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
-        placement = self.placements.get(site)
-        if isinstance(placement, Sequence) and len(placement) != count:
-            raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
+    def _check(self, clean: bool) -> None:
+        for site, seen in self.slots.items():
+            if not seen and (clean or site in self.placements):
+                found = list(self.layout.matches[site])[:4] if self.layout else []
+                names = ", ".join(name or "the model" for name in found)
+                raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
+        for site, placement in self.placements.items():
+            count = len(self.slots[site])
+            if isinstance(placement, list | tuple) and len(placement) != count:
+                raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
 
 
 def _explained(error: RuntimeError) -> RuntimeError:
@@ -254,15 +256,13 @@ def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
 
 
 def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | None:
+    if isinstance(placement, list | tuple):
+        return placement[index] if index < len(placement) else None
     if isinstance(placement, Tensor):
         if index:
             raise ValueError(f"{site} fires more than once ({slot.name} too): give a list or a dict of tensors by name")
         return placement
-    if isinstance(placement, Mapping):
-        return placement.get(slot.name)
-    if callable(placement):
-        return placement(slot)
-    return placement[index] if index < len(placement) else None
+    return placement.get(slot.name) if isinstance(placement, Mapping) else placement(slot)
 
 
 def perturbed_call(

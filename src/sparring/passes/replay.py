@@ -16,6 +16,8 @@ generators moved, and skip the children of an `nn.Sequential` before the site as
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -62,58 +64,67 @@ def recording(model: nn.Module, tapes: Sequence[Tape], watch: Watch) -> Undo:
             kept = tape.prefix.drawn.joined(kept)
     for tape in tapes:
         tape.watch, tape.kept = watch, kept
+    recorder = _Recorder(tapes, learning, kept)
+    undo: list[Undo] = [tape.learn for tape in tapes]
+    undo += [patch_forward(module, recorder.of(module, cuts)) for module, cuts in _to_watch(model, tapes, learning)]
+    return lambda: undo_all(undo)
 
-    def recorder(module: nn.Module, forward: Callable[..., Any], cuts: set[int | None]) -> Callable[..., Any]:
-        plain = is_plain_sequential(module)
+
+@dataclass
+class _Recorder:
+    """Makes the functions that stand in for modules while their calls are noted."""
+
+    tapes: Sequence[Tape]
+    learning: bool
+    kept: RandomState | None
+
+    def of(self, module: nn.Module, cuts: set[int | None]) -> Callable[..., Any]:
+        forward, plain, whole = module.forward, is_plain_sequential(module), None in cuts
+        if plain and cuts != WHOLE:
+            forward = partial(self._children, module, cuts - WHOLE)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            marks = [(tape, len(tape.entries)) for tape in tapes if tape.open]
+            marks = [(tape, len(tape.entries)) for tape in self.tapes if tape.open]
             if not marks:
                 return forward(*args, **kwargs)
-            for tape, mark in marks if learning else ():
-                tape.running.append((module, mark, plain))
-            if cuts == WHOLE or not plain:
-                output = forward(*args, **kwargs)
-            else:
-                (output,) = args or kwargs.values()
-                for index, child in enumerate(module):  # type: ignore[arg-type]
-                    output = child(output)
-                    if index in cuts:
-                        _note(marks, module, index, output, kept)
-            if None in cuts:
-                _note(marks, module, None, output, kept)
-            for tape, mark in marks if learning else ():
-                if tape.open:
-                    del tape.running[tape.running.index((module, mark, plain)) :]
+            if self.learning:
+                for tape, mark in marks:
+                    tape.running.append((module, mark, plain))
+            output = forward(*args, **kwargs)
+            if whole:
+                self._note(marks, module, None, output)
+            if self.learning:
+                for tape, mark in marks:
+                    if tape.open:
+                        del tape.running[tape.running.index((module, mark, plain)) :]
             return output
 
         return run
 
-    undo: list[Undo] = [tape.learn for tape in tapes]
-    for module, cuts in _to_watch(model, tapes, learning):
-        undo.append(patch_forward(module, recorder(module, module.forward, cuts)))
-    return lambda: undo_all(undo)
+    def _children(self, module: Any, cuts: set[int | None], input: Any) -> Any:
+        """What `nn.Sequential.forward` does, noted after some of the children."""
+        marks = [(tape, len(tape.entries)) for tape in self.tapes if tape.open]
+        for index, child in enumerate(module):
+            input = child(input)
+            if index in cuts:
+                self._note(marks, module, index, input)
+        return input
+
+    def _note(self, marks: Sequence[tuple[Tape, int]], module: nn.Module, cut: int | None, output: Any) -> None:
+        entry = None
+        for tape, mark in marks:
+            if tape.open:
+                if entry is None and inside_checkpoint():
+                    entry = Entry.counted(module)
+                elif entry is None:
+                    entry = Entry.of(module, cut, output, None if self.kept is None else self.kept.beside())
+                tape.entries[mark:] = [entry]  # its inner modules finished with it
 
 
 WHOLE: set[int | None] = {None}
 
 
-def _note(
-    marks: Sequence[tuple[Tape, int]], module: nn.Module, cut: int | None, output: Any, kept: RandomState | None
-) -> None:
-    entry = None
-    for tape, mark in marks:
-        if tape.open:
-            if entry is None and inside_checkpoint():
-                entry = Entry.counted(module)
-            elif entry is None:
-                entry = Entry.of(module, cut, output, None if kept is None else kept.beside())
-            tape.entries[mark:] = [entry]  # its inner modules finished with it
-
-
-def _to_watch(
-    model: nn.Module, tapes: Sequence[Tape], learning: bool
-) -> Iterator[tuple[nn.Module, set[int | None]]]:
+def _to_watch(model: nn.Module, tapes: Sequence[Tape], learning: bool) -> Iterator[tuple[nn.Module, set[int | None]]]:
     """Every module in the first step, then the known prefixes alone."""
     if learning:
         yield from ((module, WHOLE) for module in eager_modules(model))
@@ -137,7 +148,7 @@ def replaying(tape: Tape, attached: bool, noise: bool = True) -> Undo:
     queues: dict[nn.Module, deque[Entry]] = {}
     for entry in tape.entries:
         queues.setdefault(entry.module, deque()).append(entry)
-    noise = noise and not tape.noise_free
+    drawn = tape.drawn if noise else None
     for_real = False
 
     def replayer(module: nn.Module, queue: deque[Entry], forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,8 +163,8 @@ def replaying(tape: Tape, attached: bool, noise: bool = True) -> Undo:
                     return forward(*args, **kwargs)
                 finally:
                     for_real = False
-            if noise and entry.noise is not None:
-                entry.noise.restore()
+            if drawn is not None and entry.noise is not None:
+                entry.noise.restore(drawn)  # the others have moved on since
             output = entry.result(attached)
             if entry.cut is not None:
                 for child in islice(module, entry.cut + 1, None):  # type: ignore[call-overload]

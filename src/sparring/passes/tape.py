@@ -1,9 +1,9 @@
 """What a clean pass did before a site: finished calls, kept so that they need not run again."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..nn.randomness import RandomState, Watch
 
 _PLAIN = (Tensor, int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device)
+MANY = 64  # calls before a site from which on each must be worth the trouble
+SMALL = 4096  # numbers in the output of a module without weights that is quicker to run than to replay
 _HARMLESS = (__package__.partition(".")[0] + ".", "torch.nn.utils.")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One finished call.
 
     Attributes:
@@ -31,7 +32,7 @@ class Entry:
     cut: int | None
     output: Any
     versions: Any
-    noise: RandomState | None
+    noise: RandomState | None = None
 
     @classmethod
     def of(cls, module: nn.Module, cut: int | None, output: Any, noise: RandomState | None) -> "Entry":
@@ -42,12 +43,20 @@ class Entry:
     @classmethod
     def counted(cls, module: nn.Module) -> "Entry":
         """A call that must run again."""
-        return cls(module, None, None, None, None)
+        return cls(module, None, None, None)
 
     @property
     def intact(self) -> bool:
         """Whether the output is what it was: nothing changed it in place."""
         return self.versions is not None and self.versions == _versions(self.output)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether running the call again takes no longer than putting its output in its place."""
+        module = self.module
+        if self.versions is None or module._modules or module._parameters or module._buffers:
+            return False
+        return sum(x.numel() for x in tree_leaves(self.output) if isinstance(x, Tensor)) <= SMALL
 
     def result(self, attached: bool) -> Any:
         if attached:
@@ -95,7 +104,8 @@ class Tape:
             `nn.Sequential`.
         watch: begun before the pass.
         kept: of which generators the entries hold the state.
-        noise_free: nothing random happened before the site.
+        drawn: the generators that moved before the site.
+        noise_free: none did.
         lost: nothing may be replayed in this step.
     """
 
@@ -106,6 +116,7 @@ class Tape:
     watch: Watch | None = None
     kept: RandomState | None = None
     open: bool = True
+    drawn: RandomState | None = None
     noise_free: bool = False
     lost: bool = False
 
@@ -116,11 +127,11 @@ class Tape:
         self.open = False
         if self.watch is None:
             return
-        drawn = self.watch.moved()
-        self.noise_free = drawn is None
-        if drawn is not None:
-            self.lost = not drawn.within(self.kept)  # states that nobody kept cannot be put back; the next step keeps them
-            self.prefix.drawn = drawn.joined(self.prefix.drawn)
+        self.drawn = self.watch.moved()
+        self.noise_free = self.drawn is None
+        if self.drawn is not None:
+            self.lost = not self.drawn.within(self.kept)  # what nobody kept cannot be put back; the next step keeps it
+            self.prefix.drawn = self.drawn.joined(self.prefix.drawn)
         for index, entry in enumerate(self.entries):
             if entry.versions is not None and self.prefix.is_watched(entry):
                 self.entries[index] = Entry.counted(entry.module)
@@ -141,13 +152,16 @@ class Tape:
         for module, start, plain in reversed(self.running):
             cut = -1
             for index, (child, entry) in enumerate(zip(module, self.entries[start:end])) if plain else ():
-                if entry.module is not child or entry.versions is None:
+                if entry.module is not child or entry.cut is not None or entry.versions is None:
                     break
                 cut = index if entry.intact else cut
             if cut >= 0:
                 last = self.entries[start + cut]
-                self.entries[start : start + cut + 1] = [replace(last, module=module, cut=cut)]
+                self.entries[start : start + cut + 1] = [last._replace(module=module, cut=cut)]
             end = len(self.entries)
+        if len(self.entries) > MANY:
+            worth = {entry.module for entry in self.entries if not entry.is_cheap}
+            self.entries = [entry for entry in self.entries if entry.module in worth]
         units: dict[nn.Module, set[int | None]] = {}
         if any(entry.intact for entry in self.entries):
             for entry in self.entries:
@@ -157,7 +171,7 @@ class Tape:
 
 def is_plain_sequential(module: nn.Module) -> bool:
     """Whether a module does nothing but call its children one after the other, and nothing has been put in place of that."""
-    kind = type(module)
+    kind: Any = type(module)
     return (
         isinstance(module, nn.Sequential)
         and "forward" not in module.__dict__

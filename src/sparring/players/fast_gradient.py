@@ -48,9 +48,9 @@ class FastGradient(InBall):
             points = [ball.sample(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
             points = [p * (self.start / ball.radius) for p in points]
         unperturbed: Tensor | None = None
-        for look in range(self.steps):
-            if look:
-                points = [leap * (self.start / ball.radius) for leap in leaps]
+        leaps: list[Tensor] = []
+        for _ in range(self.steps):
+            points = [leap * (self.start / ball.radius) for leap in leaps] or points
             points = [
                 ball.in_box(p, slot.valid, around=slot.value).requires_grad_()
                 for p, slot in zip(points, slots, strict=True)

@@ -153,11 +153,12 @@ class Term(Playable):
                 {at: list(values)}, graph="attached" if attached else "detached", noise=noise, replay=clean is None
             )
             if clean is None:
-                clean = step.outputs if attached else reference.detach()
+                clean = step.outputs if attached else constant
             climbs = self._climbs
             return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
 
         slots = [slot.bare() for slot in step.slots(at)]
+        constant = reference.detach()
         game = Game(slots, payoff, step.outputs.detach(), step.outputs, [], step.batch)
         game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
@@ -217,7 +218,7 @@ class Term(Playable):
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
         step.note(**response.notes)
         if response.unperturbed is not None:
-            step.note(unperturbed=partial(torch.sum, response.unperturbed))
+            step.note(unperturbed=partial(_count, response.unperturbed, step.batch))
         if step.number in LOOKS:
             _warn(step.speaker, response)
         assert self.by is not None
@@ -257,6 +258,10 @@ _NEAR = (
 
 def _say(text: str) -> None:
     warnings.warn(text, stacklevel=6)
+
+
+def _count(unperturbed: Tensor, batch: int) -> Tensor:
+    return unperturbed.expand(batch).sum()  # (1,) where the batch shares what is perturbed
 
 
 def _in_full_precision(step: Step, noise: Any) -> Tensor:
