@@ -215,21 +215,32 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
         device.wait(name)
     elif name not in ALLOCATES:
         device.launch(str(op))
+    if name in MASKED and _is_here(args[0]):
+        args = (args[0], [_brought(x) for x in args[1]], *args[2:])
     operands = _Operands(op, False)
     args, kwargs = [operands.down(x) for x in args], {k: operands.down(v) for k, v in kwargs.items()}
-    for place in _tensors_of(op):
-        if place < len(args) and isinstance(
-            args[place], int | float
-        ):  # a number that torch made a tensor reaches Python as a number
-            args[place] = torch.scalar_tensor(
-                args[place], dtype=torch.int64 if isinstance(args[place], int) else torch.float64
-            )
+    args = [_as_tensor(x) if k in _tensors_of(op) else x for k, x in enumerate(args)]
     if name in KERNELS:
         return operands.up(KERNELS[name](*args, **kwargs))
     if _is_resized(kwargs.get("out")):
         return _write_out(op, operands, args, kwargs)
     with _drawing(op, args, kwargs):
         return operands.up(op(*args, **kwargs))
+
+
+def _brought(index: Any) -> Any:
+    """As on CUDA, indices may lie on the host; bringing them waits."""
+    if not isinstance(index, Tensor) or _is_here(index):
+        return index
+    device.wait("indices from the host")
+    return _relabelled(index, ON_DEVICE)
+
+
+def _as_tensor(x: Any) -> Any:
+    """A number that torch made a tensor reaches Python as a number."""
+    if isinstance(x, int | float):
+        return torch.scalar_tensor(x, dtype=torch.int64 if isinstance(x, int) else torch.float64)
+    return x
 
 
 def _is_resized(out: Any) -> bool:

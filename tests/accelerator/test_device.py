@@ -65,6 +65,7 @@ def test_its_generator_is_its_own(pretend: Device) -> None:
         lambda x: torch.equal(x, x),
         lambda x: torch.allclose(x, x),
         lambda x: x.unique(),
+        lambda x: x[torch.tensor([0, 1])],
         lambda x: x.masked_select(x > 1),
         lambda x: torch.tensor([1.0], device=x.device),
         lambda x: f"{x.sum():.3f}",

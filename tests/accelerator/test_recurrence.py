@@ -9,7 +9,12 @@ from sparring.nn.recurrent.composite import composite
 from sparring.nn.recurrent.function import recurrence
 from sparring.nn.recurrent.steps import Steps
 
-LAUNCHES = {"lstm": (9, 9), "gru": (8, 7), "tanh": (3, 6), "relu": (3, 6)}  # forwards and backwards; Triton needs 2 and 2
+LAUNCHES = {
+    "lstm": (9, 9),
+    "gru": (8, 7),
+    "tanh": (3, 6),
+    "relu": (3, 6),
+}  # forwards and backwards; Triton needs 2 and 2
 
 
 @pytest.mark.parametrize("kind", list(LAUNCHES))
