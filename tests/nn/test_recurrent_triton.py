@@ -25,7 +25,7 @@ def _interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     launched._kernels.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", list(GATES))
 def test_every_value_and_gradient_equals_the_composite(kind: str, dtype: torch.dtype) -> None:
     assert _kernel(torch.ones(1, dtype=dtype)) is launched
@@ -37,6 +37,7 @@ def test_a_layer_wider_than_a_block() -> None:
     compare("lstm", [2] * 2, False, inputs=2, size=260, dtype=torch.float32)
 
 
+@pytest.mark.long  # the interpreter takes a second for what a kernel does in a microsecond
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("left_out", [("bias", "bias_hh"), ("mask",)])
 def test_each_gradient_alone_and_with_parts_left_out(kind: str, left_out: tuple[str, ...]) -> None:
