@@ -120,10 +120,10 @@ class Wilful(nn.Module):
         self.seq = nn.Sequential(
             self.act, self.a, nn.Dropout(0.4), self.act, self.site, nn.LeakyReLU(0.5, inplace=True)
         )
-        self.calls = 0
+        self.pair = nn.Sequential(self.a, self.drop)
+        self.early, self.late = Drawing(4, 4), Drawing(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
         return self.head(self.body(self, x))
 
 
@@ -134,19 +134,27 @@ def by_children(m: Any, x: Tensor) -> Tensor:
 
 
 def damaged_with_a_shared_part(m: Any, x: Tensor) -> Tensor:
-    whole = m.seq[:3](x)
+    whole = m.pair(x)
     whole.mul_(2.0)
-    return m.site(m.a(whole) + m.drop(m.b(x)))
+    return m.site(m.a(whole) + m.drop(m.b(x))) + whole
 
 
 def first_checkpointed(m: Any, x: Tensor) -> Tensor:
-    return m.site(m.a(checkpoint(m.a, x, use_reentrant=False)) + m.b(x))
+    once = checkpoint(m.a, x, use_reentrant=False)
+    return m.site(m.a(once) + m.b(x)) + once
 
 
 def numpy_on_both_sides(m: Any, x: Tensor) -> Tensor:
     m.a(x)
     x = m.b(x * float(np.random.random() + random.random()))
     return m.site(x) * float(np.random.random() + random.random())
+
+
+class Drawing(nn.Linear):
+    """Draws inside, by every generator, as SpecAugment does."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * float(np.random.random() + random.random() + torch.rand(()))
 
 
 def inline_noise(m: Any, x: Tensor) -> Tensor:
@@ -162,6 +170,7 @@ BODIES = {
     "a damaged output with a shared part": damaged_with_a_shared_part,
     "first in a checkpointed region, then outside": first_checkpointed,
     "numpy and Python before and after": numpy_on_both_sides,
+    "numpy and Python inside modules": lambda m, x: m.late(m.site(m.early(x))),
     "noise outside any module": inline_noise,
     "changed after the site": lambda m, x: F.leaky_relu_(m.site(m.a(x)), 0.5),
     "a pass that takes another way each time": lambda m, x: m.seq(x) if m.training and len(x) % 2 else m.site(m.b(x)),

@@ -17,7 +17,7 @@ from .recomputation import Recomputation, inside_checkpoint
 from .replay import recording, replaying
 from .tape import Tape
 
-Placement = Tensor | list[Tensor] | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
+Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
 Valid = Callable[[str, Tensor, Tensor | None, str], Tensor | None]
 
 
@@ -224,7 +224,7 @@ class Pass:
                 raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
         for site, placement in self.placements.items():
             count = len(self.slots[site])
-            if isinstance(placement, list | tuple) and len(placement) != count:
+            if isinstance(placement, list | Sequence) and len(placement) != count:
                 raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
 
 
@@ -256,7 +256,7 @@ def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
 
 
 def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | None:
-    if isinstance(placement, list | tuple):
+    if isinstance(placement, list | Sequence):  # a list first: asking an abstract class takes long
         return placement[index] if index < len(placement) else None
     if isinstance(placement, Tensor):
         if index:
