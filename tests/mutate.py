@@ -1,131 +1,188 @@
-"""Break the code on purpose and see whether the tests of that room notice: `python tests/mutate.py --count 30 --seed 0`.
+"""Break the code on purpose and see whether a test notices: `python tests/mutate.py --count 100 --seed 0`.
 
-Each mutant is one small change (an operator, a constant, a dropped line) in a copy of the package; the tests of its room run against the copy in
-a process of their own until the first failure. Survivors are printed as a diff: a test is missing there, or the line does nothing.
+The tests of the core are collected once. Every mutant, one small change of the core, gets a forked process in which the changed code
+takes the place of the old one, and the tests of its room run, one of each test file in turn, until one fails. Which functions a test
+enters is remembered, and later mutants leave out the tests that do not come near them. A survivor is one that all tests let
+pass: a test is missing there, or the change changes nothing.
 """
 
 import argparse
-import ast
+import importlib
 import os
+import pickle
 import random
-import shutil
-import subprocess
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path("src") / "sparring"
+PACKAGE = ROOT / "src" / "sparring"
 ROOMS = {
-    "objective.py": ["tests/test_objective.py", "tests/recipes/test_pickling.py", "tests/passes/test_masks.py"],
-    "passes": ["tests/test_replay.py", "tests/passes", "tests/test_objective.py"],
-    "terms": ["tests/terms", "tests/recipes", "tests/ensembles/test_terms.py", "tests/test_objective.py"],
-    "players": ["tests/players", "tests/recipes/test_salt_gradient.py"],
-    "balls": ["tests/balls", "tests/players/test_greedy_flip.py"],
-}
-SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    "objective.py": "test_objective passes/test_masks test_unlabelled terms recipes/test_grammar recipes/test_pickling test_replay test_contract",
+    "passes": "passes test_replay test_objective test_unlabelled sites/test_time_major sites/test_sites test_contract",
+    "players": "players recipes/test_salt_gradient recipes/test_additive recipes/test_cutoff recipes/test_attention_recipes test_contract",
+    "terms": "terms recipes/test_trades recipes/test_additive recipes/test_learned ensembles/test_terms test_objective test_unlabelled "
+    "nn/test_dropout_kl recipes/test_grammar passes/test_recomputation players/test_finite_differences test_contract",
+    "balls": "balls players/test_players_in_boxes players/test_greedy_flip players/test_pgd attacks/test_gradient_attacks test_contract",
+    "penalties.py": "test_penalties test_objective recipes/test_trades test_contract",
+    "losses.py": "test_penalties test_objective passes/test_masks recipes/test_trades test_contract",
+    "sites": "sites recipes/test_masks recipes/test_attention_recipes recipes/test_learned recipes/test_trades test_replay test_contract",
 }  # fmt: skip
 
-
-def mutants(source: str) -> Iterator[tuple[int, str, str]]:
-    """(line, what was done, the changed source) for every place where a small change is possible."""
-    tree = ast.parse(source)
-    skipped = {id(inner) for node in ast.walk(tree) for inner in ast.walk(node) if _is_said(node)}
-    for node in ast.walk(tree):
-        if id(node) in skipped or not hasattr(node, "lineno"):
-            continue
-        for what, change, undo in _changes(node):
-            change()
-            yield node.lineno, what, ast.unparse(tree)
-            undo()
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 
-def _is_said(node: ast.AST) -> bool:
-    """Docstrings, messages, types and imports: changes there are not for tests to find."""
-    if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
-        return True
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def tests_of(room: str) -> list[str]:
+    """Paths of a room's tests, its own doctests first."""
+    names = [f"tests/{name}" for name in ROOMS[room].split()]
+    return [f"src/sparring/{room}", *(name if (ROOT / name).is_dir() else f"{name}.py" for name in names)]
 
 
-def _changes(node: ast.AST) -> Iterator[tuple]:
-    def setting(where: object, name: str, new: object) -> tuple:
-        old = getattr(where, name)
-        return (lambda: setattr(where, name, new)), (lambda: setattr(where, name, old))
+def sample(count: int, seed: int, rooms: list[str]) -> list[tuple[str, Path, Any]]:
+    from mutants import mutants
 
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        new = SWAPS[type(node.ops[0])]
-        yield f"{type(node.ops[0]).__name__} -> {new.__name__}", *setting(node, "ops", [new(), *node.ops[1:]])
-    elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
-        new = SWAPS[type(node.op)]
-        yield f"{type(node.op).__name__} -> {new.__name__}", *setting(node, "op", new())
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield f"{node.value} -> {not node.value}", *setting(node, "value", not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield f"{node.value} -> {node.value + 1}", *setting(node, "value", node.value + 1)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "not dropped", *setting(node, "op", ast.UAdd())
-    if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
-        for line in node.body:
-            if isinstance(line, ast.Expr | ast.AugAssign | ast.If) and not _is_said(line):
-                shorter = [other for other in node.body if other is not line]
-                yield (
-                    f"dropped line {line.lineno}: {ast.unparse(line).splitlines()[0]}",
-                    *setting(node, "body", shorter),
-                )
-
-
-def sample(count: int, seed: int, rooms: list[str]) -> list[tuple[str, Path, int, str, str]]:
     found = []
     for room in rooms:
-        place = ROOT / PACKAGE / room
+        place = PACKAGE / room
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             if path.name != "__init__.py":
-                found += [(room, path, *mutant) for mutant in mutants(path.read_text())]
+                found += [(room, path, mutant) for mutant in mutants(path.read_text())]
     random.Random(seed).shuffle(found)
     return found[:count]
 
 
-def survives(room: str, path: Path, source: str, limit: float) -> str:
-    """ "killed", "survived" or "timeout", from a process that imports the changed package."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / path.relative_to(ROOT / "src")).write_text(source)
-        words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long", "--deselect", "tests/passes/test_wrapped.py"]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", *words, *ROOMS[room]],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                timeout=limit,
-            )
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        return "survived" if done.returncode == 0 else "killed"
+class Runner:
+    """A pytest plugin that takes the place of the usual loop over tests."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.failed = ""
+        self.entered: dict[str, set[tuple[str, str]]] = {}  # by test: the functions of the package, as (file, name)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Of a test with very many variants, some, evenly spread."""
+        variants = defaultdict(list)
+        for item in items:
+            variants[item.nodeid.partition("[")[0]].append(item)
+        most = self.given.variants
+        items[:] = [item for group in variants.values() for item in group[:: max(1, -(-len(group) // most))]]
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed = report.nodeid
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        given, tally = self.given, defaultdict[str, int](int)
+        chosen = [] if given.sound else sample(given.count, given.seed, given.rooms)
+        for room in given.rooms if given.sound else ():
+            fate = self._apart(partial(self._survives, None, "", self._tests(session, room, None)))
+            print(f"{room}: {fate}", flush=True)
+        for number, (room, path, mutant) in enumerate(chosen):
+            where = f"{path.relative_to(PACKAGE)}:{mutant.line}"
+            if number < given.skip or (given.only and where not in given.only):
+                continue
+            near = (str(path), mutant.function) if mutant.function else None
+            fate = self._apart(partial(self._survives, path, mutant.source, self._tests(session, room, near)))
+            tally[fate.split()[0]] += 1
+            print(f"{number:4d} {where} {mutant.what}: {fate}", flush=True)
+        print(dict(tally), flush=True)
+        return True
+
+    def _tests(self, session: pytest.Session, room: str, near: tuple[str, str] | None) -> list[Any]:
+        """One test of each file in turn, of those that may enter a function: the files know different things."""
+        wanted, groups = tests_of(room), defaultdict(list)
+        for item in session.items:
+            file = item.nodeid.partition("::")[0]
+            known = self.entered.get(item.nodeid)
+            if any(file.startswith(name) for name in wanted) and (near is None or known is None or near in known):
+                groups[file].append(item)
+        return [item for turn in zip_longest(*groups.values()) for item in turn if item is not None]
+
+    def _apart(self, what: Any) -> str:
+        """What a forked process says of a mutant."""
+        heard, said = os.pipe()
+        child = os.fork()
+        if child == 0:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            signal.alarm(int(self.given.limit))
+            try:
+                answer = what()
+            except BaseException as error:  # the changed file cannot even be run
+                answer = f"killed by {type(error).__name__}"
+            with os.fdopen(said, "wb") as pipe:
+                pickle.dump((answer, self.entered), pipe)
+            os._exit(0)
+        os.close(said)
+        with os.fdopen(heard, "rb") as pipe:
+            told = pipe.read()
+        os.waitpid(child, 0)
+        if not told:
+            return "killed by a crash, or hanging"
+        answer, entered = pickle.loads(told)
+        self.entered.update(entered)
+        return str(answer)
+
+    def _run(self, item: Any) -> set[tuple[str, str]]:
+        """Run a test; returns the functions of the package that it entered."""
+        seen: set[tuple[str, str]] = set()
+        inside = str(PACKAGE)
+
+        def trace(frame: Any, event: str, argument: Any) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(inside):
+                seen.add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
+
+        sys.settrace(trace)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        sys.settrace(None)
+        return seen
+
+    def _survives(self, path: Path | None, source: str, tests: list[Any]) -> str:
+        from mutants import graft
+
+        if path is not None:
+            graft(importlib.import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts)), source)
+        begun, self.entered = time.process_time(), {}
+        for number, item in enumerate(tests):
+            seen = self._run(item)
+            if self.failed:
+                return f"killed by {self.failed}"
+            self.entered[item.nodeid] = seen
+            if time.process_time() - begun > self.given.budget:
+                return f"survived {number + 1} of {len(tests)} tests"
+        return f"survived all {len(tests)} tests"
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--count", type=int, default=30)
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--count", type=int, default=100)
     ask.add_argument("--seed", type=int, default=0)
-    ask.add_argument("--rooms", nargs="*", default=list(ROOMS))
-    ask.add_argument("--limit", type=float, default=300.0, help="seconds until a mutant counts as hanging")
+    ask.add_argument("--rooms", nargs="*", default=list(ROOMS), choices=list(ROOMS))
+    ask.add_argument("--only", nargs="*", help="lines such as balls/l2.py:80; all their mutants with --count 100000")
+    ask.add_argument("--skip", type=int, default=0, help="go on behind so many mutants of an earlier run")
+    ask.add_argument("--variants", type=int, default=20, help="at most so many variants of one parametrised test")
+    ask.add_argument("--budget", type=float, default=60.0, help="seconds of tests for one mutant")
+    ask.add_argument("--limit", type=float, default=900.0, help="seconds until a mutant counts as hanging")
+    ask.add_argument("--sound", action="store_true", help="break nothing: do the tests of each room pass here?")
     given = ask.parse_args()
-    for room in given.rooms:
-        whole = ROOT / PACKAGE / "objective.py"
-        if survives(room, whole, whole.read_text(), given.limit) != "survived":
-            raise SystemExit(f"the tests of {room} fail before anything is broken")
-    tally: dict[str, int] = {}
-    for room, path, line, what, source in sample(given.count, given.seed, given.rooms):
-        fate = survives(room, path, source, given.limit)
-        tally[fate] = tally.get(fate, 0) + 1
-        print(f"{fate:9s} {path.relative_to(ROOT / PACKAGE)}:{line} {what}", flush=True)
-    print(tally)
+    os.chdir(ROOT)
+    paths = dict.fromkeys(path for room in given.rooms for path in tests_of(room))
+    words = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not long"]
+    for spawning in (
+        "tests/passes/test_wrapped.py",
+        "tests/test_objective.py::test_distributed_data_parallel_averages_both_halves",
+    ):
+        words += ["--deselect", spawning]  # their processes import the package from the disk, where nothing is broken
+    raise SystemExit(pytest.main([*words, *paths], plugins=[Runner(given)]))
 
 
 if __name__ == "__main__":

@@ -341,3 +341,44 @@ def test_a_mask_over_words_leaves_the_units_of_a_dropout_free() -> None:
     step = objective.begin(torch.randint(9, (5, 4)), Y, valid, objective.terms)
     step.begin()
     assert step.slots(objective.terms[0].sites[0])[0].valid is None
+
+
+class Cut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).detach()
+
+
+@pytest.mark.parametrize("terms", [(), (sp.Term(sp.Input(), sp.Noise(sp.L2(0.5)), sp.kl),)], ids=["plain", "noise"])
+def test_a_loss_without_any_parameter_is_refused(terms: tuple[sp.Term, ...]) -> None:
+    x, y = torch.randn(3, 4), torch.arange(3)
+    objective = sp.Objective(Cut(), sp.cross_entropy, *terms)
+    with pytest.raises(RuntimeError, match="depends on no parameter of the model"):
+        objective(x, y)
+    with torch.no_grad():
+        objective(x, y)  # nobody asks for gradients
+    objective.requires_grad_(False)
+    objective(x, y)  # nor here
+
+
+@pytest.mark.parametrize("reduction", ["examples", "tokens"])
+def test_items_make_uneven_batches_one(reduction: Any) -> None:
+    """Accumulated parts, each divided by the items of all of them, are the loss and the gradient of the whole batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(6, 5, 4, dtype=torch.float64), torch.randint(3, (6, 5))
+    y[0, 2:] = y[4, 1:] = -100
+    objective = recipes.adversarial_training(net, sp.cross_entropy, ball=sp.L2(0.5), reduction=reduction)
+    items = int((y != -100).sum()) if reduction == "tokens" else 6
+    whole = objective(x, y)
+    parts = [objective(x[rows], y[rows], items=items) for rows in (slice(0, 1), slice(1, 6))]
+    torch.testing.assert_close(sum(parts), whole)
+    parameters = list(net.parameters())
+    torch.testing.assert_close(torch.autograd.grad(sum(parts), parameters), torch.autograd.grad(whole, parameters))
+    flat, labels = x[:, 0], y[:, 0]
+    torch.testing.assert_close(
+        objective(flat[:2], labels[:2], items=6) + objective(flat[2:], labels[2:], items=6), objective(flat, labels)
+    )

@@ -1,6 +1,7 @@
 """Labelled and unlabelled examples in one call: one pass or two, the same loss; what is safe, and what is said."""
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
+from methods import METHODS, Method
+from scenes import SCENES
 from sparring import recipes
 
 
@@ -161,3 +164,44 @@ def test_a_part_of_the_batch_can_be_padded() -> None:
     loss = both(few, labels, valid, many, unlabelled_valid=more_valid)
     torch.testing.assert_close(loss, both(few, labels, valid) + both(many, None, more_valid))
     assert both(few, labels, valid, many, unlabelled_valid=more_valid) != both(few, labels, None, many)
+
+
+class Sizes(sp.Playable):
+    """A term of one's own that says nothing of joint batches."""
+
+    label_free = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+
+    def play(self, step: Any) -> Tensor:
+        self.seen.append((step.batch, step.labelled))
+        return step.outputs.square().mean(1)
+
+
+def test_a_term_of_ones_own_sees_the_two_batches_apart_unless_it_asks() -> None:
+    net, (x, y, more) = model(), data()
+    own = Sizes()
+    loss = sp.Objective(net, sp.cross_entropy, own)(x, y, unlabelled=more)
+    assert own.seen == [(5, None), (9, None)]
+    by_hand = sp.cross_entropy(net(x), y).mean() + net(x).square().mean() + net(more).square().mean()
+    torch.testing.assert_close(loss, by_hand)
+
+
+def _has_a_clean_side(method: Method) -> bool:
+    known = getattr(recipes, method.name.partition("-")[0], None)
+    return method.label_free and known is not None and "detach_clean" in inspect.signature(known).parameters
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if _has_a_clean_side(m)], ids=lambda method: method.name)
+def test_every_recipe_is_safe_on_data_without_labels(method: Method) -> None:
+    """With nobody to hold the predictions, the clean side is a constant by default: the gradient of `detach_clean=True`."""
+    found = []
+    for words in ({}, {"detach_clean": True}, {"detach_clean": False}):
+        torch.manual_seed(0)
+        net, inputs, _, valid = SCENES[method.scenes[0]].setup()
+        built = method.build(SCENES[method.scenes[0]], net, **words)
+        torch.manual_seed(1)
+        found.append(gradients(built(inputs, None, valid), net))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    assert not all(map(torch.equal, found[0], found[2])), "it must make a difference here"

@@ -17,6 +17,7 @@ from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
 from .sites.site import Site
 from .terms.checks import apart, check_model, check_terms
+from .terms.interaction import GATES, measure
 from .terms.playable import Leading, Playable
 from .terms.shares import ClassShares
 from .terms.sums import Parts, summed
@@ -48,6 +49,8 @@ class Objective(nn.Module):
         reduction: "examples" gives every example the same weight, "tokens" every position that counts (as Hugging Face's own losses).
         separate: labelled and unlabelled examples go through the model apart. None: where batch norm would mix them.
         measure_noise_every: every that many steps, also charge random noise of the player's own norm (0: never).
+        measure_interaction_every: every that many steps, compare the derivative through unrolled players with the objective's own
+            gradient; 0 does so in training steps 1, 10 and 100 only. A measured step costs about one more backward pass for each.
         replay: use prefix replay; switch it off only to check that it changes nothing.
     """
 
@@ -61,6 +64,7 @@ class Objective(nn.Module):
         reduction: Reduction = "examples",
         separate: bool | None = None,
         measure_noise_every: int = 0,
+        measure_interaction_every: int = 0,
         replay: bool = True,
     ) -> None:
         super().__init__()
@@ -77,6 +81,7 @@ class Objective(nn.Module):
             "reduction": reduction,
             "separate": separate,
             "measure_noise_every": measure_noise_every,
+            "measure_interaction_every": measure_interaction_every,
             "replay": replay,
         }
         self.stateful = nn.ModuleList(term for term in self.terms if isinstance(term, nn.Module))
@@ -86,6 +91,7 @@ class Objective(nn.Module):
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
         self._questions = Questions()
+        self._warned = False
 
     # -- asking for losses -------------------------------------------------------------------------------------
 
@@ -240,9 +246,10 @@ class Objective(nn.Module):
             self._tapes(terms) if self.options["replay"] else {},
             speaker=speaker,
         )
-        every = self.options["measure_noise_every"]
-        if every and self.number % every == 0:
-            step.cache["measure_noise"] = True
+        for measured in ("measure_noise", "measure_interaction"):
+            every = self.options[f"{measured}_every"]
+            if every and self.number % every == 0:
+                step.cache[measured] = True
         return step
 
     def _tapes(self, terms: Sequence[Playable]) -> dict[frozenset[Site], Tape]:
@@ -290,6 +297,7 @@ class Objective(nn.Module):
         step.notes.update({f"unlabelled/{key}": value for key, value in apart.notes.items()})
         step.forward_passes += apart.forward_passes
         step.backward_passes += apart.backward_passes
+        step.cache.setdefault(GATES, []).extend(apart.cache.get(GATES, ()))
         return total + more
 
     def _joins(self, terms: Sequence[Playable]) -> bool:
@@ -311,6 +319,7 @@ class Objective(nn.Module):
             raise RuntimeError(
                 "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
             )
+        self._warned = measure(step, total, self._warned) or self._warned
         step.notes["loss"] = total.detach()
         step.tapes.clear()
         step.cache.clear()

@@ -48,6 +48,25 @@ def test_a_step_draws_as_often_as_a_plain_pass(source: str) -> None:
     assert read() == expected
 
 
+@pytest.mark.parametrize("source", ["numpy", "python"])
+@pytest.mark.parametrize("name", ["vat", "adversarial_weight_perturbation", "free_lb"])
+def test_noise_of_its_own_is_the_same_in_all_passes_of_a_term(source: str, name: str) -> None:
+    """The player climbs the very loss that is charged: one draw for the clean pass, if there is one, and one for the rest."""
+    model = Outside(source)
+    seen: list[Tensor] = []
+    model.head.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach() != 0))
+    words = {} if name == "free_lb" else {"share_noise": False}
+    build = getattr(sp.recipes, name)
+    if name == "free_lb":
+        words["steps"] = 3
+    build(model, sp.cross_entropy, "inner", **words)(torch.randn(5, 8), torch.arange(5) % 3)
+    clean = [] if name == "free_lb" else seen[:1]
+    later = seen[len(clean) :]
+    assert len(later) >= 2
+    assert all(torch.equal(later[0], other) for other in later)
+    assert not any(torch.equal(later[0], first) for first in clean)
+
+
 def test_only_generators_that_moved_are_put_back() -> None:
     watch = Watch((torch.device("cpu"),))
     assert watch.moved() is None

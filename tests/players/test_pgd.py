@@ -112,6 +112,26 @@ def test_both_back_ends_agree_when_the_clean_side_is_detached(detach: bool) -> N
     assert relative(gradients[1], gradients[0]) < 1e-6
 
 
+@pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
+def test_a_detached_clean_side_is_cut_for_the_leader_alone(unroll: str, steps: list) -> None:
+    """The leader sees KL(constant || perturbed); where the perturbation stands still depends on both sides."""
+    model, (x, y) = network(), data()
+    player = follower(sp.L2(0.25), 2, "normalised", unroll=unroll, central=True)
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player, sp.kl, 3.0, detach_clean=True))
+    target = model(x).detach()
+
+    def value() -> Tensor:
+        torch.manual_seed(7)
+        objective(x, y)
+        placed = [slot.placed.detach() for slot in steps[-1].last.slots[sp.Output("0")]]
+        perturbed = sp.perturbed_call(model, {sp.Output("0"): placed}, x)
+        return sp.cross_entropy(model(x), y).mean() + 3.0 * sp.kl(target, perturbed).mean()
+
+    torch.manual_seed(7)
+    found = parameter_gradient(model, objective(x, y))
+    assert relative(found, finite_differences(model, value)) < 1e-5
+
+
 def test_finite_difference_gradient_scales_with_the_loss() -> None:
     """Loss scaling (fp16) must scale the interaction term and nothing else."""
     model = network()

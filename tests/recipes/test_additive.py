@@ -261,3 +261,13 @@ def test_a_weight_can_ramp_up(recipe: Any) -> None:
             next((v for k, v in objective.diagnostics.items() if k.endswith("/weight") and "proximal" not in k), 0.0)
         )
     assert weights == [0.0, 0.25]
+
+
+def test_vat_looks_several_radii_away_and_one_at_scores() -> None:
+    """At a distance of .1 the divergence has no slope worth following; see the page on few labels."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    looks = [recipes.vat(model, sp.cross_entropy, ball=sp.L2(radius)).terms[0].by.start for radius in (0.5, 2.0)]
+    assert looks == [2.5, 10.0]
+    attentive = nn.ModuleList([nn.MultiheadAttention(4, 2)])
+    assert recipes.vat(attentive, sp.cross_entropy, sp.Scores(), ball=sp.L2(0.5)).terms[0].by.start == 0.5
+    assert recipes.vat(model, sp.cross_entropy, start=0.1).terms[0].by.start == 0.1

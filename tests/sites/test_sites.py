@@ -177,3 +177,21 @@ def test_a_site_without_effect_is_named() -> None:
 
     with pytest.raises(RuntimeError, match="do not depend"):
         sp.recipes.vat(Detached(), sp.cross_entropy, "a")(torch.zeros(1, 2), torch.tensor([0]))
+
+
+def test_members_keep_the_arguments_behind_the_first() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+            return x + 10 * y + 100 * z
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Sum()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x, 2 * x, 3 * x)
+
+    site = sp.ensembles.MemberInput("inner")
+    found = sp.perturbed_call(Outer(), {site: torch.full((2, 1), 0.5)}, torch.ones(2, 1))
+    assert found.tolist() == [[321.5], [321.5]]

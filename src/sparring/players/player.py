@@ -20,6 +20,19 @@ class Payoff(Protocol):
     def __call__(self, values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor: ...
 
 
+class Apart(Protocol):
+    """A payoff that can be computed again later: from leaves in place of everything that had a graph before its pass.
+
+    Attributes:
+        attached: those tensors, as the leader sees them.
+    """
+
+    attached: list[Tensor]
+
+    def payoff(self, values: Sequence[Tensor], leaves: Sequence[Tensor]) -> Tensor: ...
+    def unchanged(self) -> None: ...
+
+
 def _nothing_to_check() -> None:
     pass
 
@@ -38,6 +51,7 @@ class Game:
         batch: number of examples.
         labelled: how many of them, the first ones, have labels; None for all.
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
+        apart: makes a payoff that can be computed again during backward; None where there is none.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
@@ -50,6 +64,7 @@ class Game:
     unchanged: Callable[[], None] = _nothing_to_check
     labelled: int | None = None
     precise_clean: Callable[[], Tensor] | None = None
+    apart: Callable[[], Apart] | None = None
 
 
 @dataclass

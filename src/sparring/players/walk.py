@@ -77,7 +77,7 @@ class Walk:
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
         assert self.unperturbed is not None
         final = self._final = [without(self.unperturbed, d) for d in state.deltas]
-        values = _Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
+        values = Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
         notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
         return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * (2 + both))
 
@@ -128,7 +128,7 @@ class Walk:
             before = [*state.flat(), *leaves]
             weights = [*pull.flat(), *(torch.zeros_like(t) for t in after[len(pull.flat()) :])]
             back = torch.autograd.grad(after, before, weights, allow_unused=True, materialize_grads=True)
-            pull = State(*_regroup(back, state))
+            pull = State(*regroup(back, state))
             probe = [torch.where(torch.isfinite(w), w, 0.0) for w in back[len(state.flat()) :]]
             lengths = torch.stack([player.ball.norm(w, s.valid) for w, s in zip(probe, slots, strict=True)]).amax(0)
             longest, alike = self._compared(lengths)
@@ -219,7 +219,8 @@ def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) 
     return torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean() / max(ball.radius, 1e-30)
 
 
-def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
+def regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
+    """A flat list as the parts of a state like the given one."""
     parts, start = [], 0
     for part in state:
         parts.append(tuple(tensors[start : start + len(part)]))
@@ -227,11 +228,17 @@ def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]
     return parts
 
 
-class _Follower(torch.autograd.Function):
-    """Hands the final perturbation on; in backward it meets the leader's pull and walks it back."""
+class Returning(Protocol):
+    """An ascent that can be walked back."""
+
+    def back(self, pulls: Sequence[Tensor]) -> list[Tensor | None]: ...
+
+
+class Follower(torch.autograd.Function):
+    """Hands the follower's state on; in backward it meets the leader's pull and walks it back."""
 
     @staticmethod
-    def forward(ctx: Any, walk: Walk, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, walk: Returning, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.walk, ctx.count = walk, count
         return tuple(t.view_as(t) for t in tensors[:count])
 

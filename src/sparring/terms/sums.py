@@ -46,6 +46,7 @@ _USUAL = {
     "reduction": "examples",
     "separate": None,
     "measure_noise_every": 0,
+    "measure_interaction_every": 0,
     "replay": True,
 }
 

@@ -13,19 +13,14 @@ from torch import Tensor
 from ..balls import Ball
 from ..late import ask
 from ..nn.randomness import fresh
+from ..passes.loose import Loose
 from ..passes.mark import Mark, is_sharded
 from ..passes.step import Step
 from ..penalties import Penalty
 from ..players.player import Game, Player, Response
 from ..sites.site import Site
+from .interaction import LOOKS, gated
 from .playable import Playable, Weight, at_step
-
-LOOKS = (
-    1,
-    10,
-    100,
-)  # training steps at which a player is asked whether it plays
-
 
 _OTHER_SITES = {  # by the kind of the one that does not fit
     "additive": "Masks stand at sp.Mask(glob of dropout layers) and sp.Recurrent(glob of RNNs)",
@@ -138,7 +133,7 @@ class Term(Playable):
         reference = self.reference(step)
         values: list[Tensor] = []
         if self.at is not None and self.by is not None:
-            values = self.respond(step, noise, reference).values
+            values = gated(step, self.respond(step, noise, reference).values)
         outputs = step.run({} if self.at is None else {self.at: values}, noise=noise)
         return self.settle(step, reference, outputs, weight)
 
@@ -154,8 +149,7 @@ class Term(Playable):
             )
             if clean is None:
                 clean = step.outputs if attached else constant
-            climbs = self._climbs
-            return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
+            return self._paid(step, clean, outputs)
 
         slots = [slot.bare() for slot in step.slots(at)]
         constant = reference.detach()
@@ -168,6 +162,7 @@ class Term(Playable):
                     f"{step.speaker}: unrolling differentiates through all parameters, and here each process holds a part of them: "
                     "use DistributedDataParallel instead of sharding, or unroll=False"
                 )
+            game.apart = partial(_Apart.of, self, step, noise)
             if self.by.unroll == "finite_difference":
                 game.unchanged = Mark(step.model).check
                 if torch.is_autocast_enabled(step.outputs.device.type):
@@ -182,6 +177,11 @@ class Term(Playable):
         step.backward_passes += response.backward_passes
         self._note_player(step, game, response)
         return response
+
+    def _paid(self, step: Step, clean: Tensor, outputs: Tensor) -> Tensor:
+        """What the player climbs, per example."""
+        climbs = self._climbs
+        return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
 
     def reference(self, step: Step) -> Tensor:
         """The clean side of the penalty, cut off where `detach_clean` says so."""
@@ -233,6 +233,31 @@ class Term(Playable):
         if step.cache.get("measure_noise"):
             with torch.no_grad():
                 step.note(noise_penalty=game.payoff(_noise_of(values, placed.norms(), game, ball)).mean())
+
+
+@dataclass
+class _Apart:
+    """The payoff of one step, cut loose from the leader's graph (`players.player.Apart`)."""
+
+    term: Term
+    noise: Any
+    loose: Loose
+    attached: list[Tensor]
+
+    @classmethod
+    def of(cls, term: Term, step: Step, noise: Any) -> "_Apart":
+        assert term.at is not None
+        loose = Loose.of(step, term.at)
+        return cls(term, noise, loose, [step.outputs, *loose.attached])
+
+    def payoff(self, values: Sequence[Tensor], leaves: Sequence[Tensor]) -> Tensor:
+        assert self.term.at is not None
+        clean, *others = leaves
+        step = self.loose.on(others)
+        return self.term._paid(step, clean, step.run({self.term.at: list(values)}, noise=self.noise))
+
+    def unchanged(self) -> None:
+        self.loose.unchanged()
 
 
 def _warn(name: str, response: Response) -> None:
