@@ -67,6 +67,7 @@ ORDER = (
     "balls",
     "losses",
     "penalties",
+    "late",
 )
 
 

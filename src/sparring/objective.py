@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .late import Questions, listening
 from .nn.randomness import devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
@@ -90,6 +91,7 @@ class Objective(nn.Module):
         self._layout: Layout | None = None
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
+        self._questions = Questions()
         self._warned = False
 
     # -- asking for losses -------------------------------------------------------------------------------------
@@ -127,6 +129,20 @@ class Objective(nn.Module):
             )
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
+        self._questions.settle()
+        with listening(self._questions if self.number else None):
+            return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
+
+    def _evaluate(
+        self,
+        inputs: Any,
+        targets: Any,
+        valid: ValidMask,
+        unlabelled: Any,
+        unlabelled_valid: ValidMask,
+        items: Tensor | float | None,
+        part: int | None,
+    ) -> Tensor:
         terms = self._active(targets)
         check_ranks(self, self.model, terms, self.options)
         leader = terms[0] if terms and isinstance(terms[0], Leading) else None
@@ -180,6 +196,7 @@ class Objective(nn.Module):
     @property
     def diagnostics(self) -> dict[str, float]:
         """Plain floats about the last call: every term, how far its player moved, passes spent."""
+        self._questions.settle(wait=True)
         found = {_key(key): float(value() if callable(value) else value) for key, value in self._notes.items()}
         return found | self._shares.diagnostics()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..balls import L2, Ball, Box, Linf, check_ball
 from ..balls.box import as_box
+from ..nn.randomness import put_back
 from .outputs import Logits, logits_of
 
 
@@ -211,8 +212,7 @@ class AutoAttack:
         runner.logger.addFilter(once)  # the logger is the package's own, one for all: adding it again changes nothing
         for targeted in (runner.apgd_targeted, runner.fab):  # they try nine wrong classes, however many there are
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
-        devices = [inputs.device] if inputs.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):  # it seeds torch's global generator
+        with put_back(inputs.device):  # it seeds torch's global generator
             found, _ = runner.run_standard_evaluation(data, targets, batch_size=self.batch_size)
         return torch.as_tensor(found).to(inputs)
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isnan
 
 import torch
 from torch import Tensor
+
+from ..late import ask
 
 Side = float | tuple[float, ...] | None
 ROUNDING = 4.0  # a clean value this many units in the last place beyond the box is on its edge
@@ -78,12 +81,15 @@ class Box:
             if side is not None:
                 limit = _shaped(side, around)
                 out = out | (sign * (around - limit) > edge * limit.abs().clamp_min(1))
-        if bool((out if valid is None else out & valid).any()):
+
+        def refuse() -> None:
             seen = around if valid is None else around[valid.expand_as(around)]
             raise ValueError(
                 f"the clean values run from {seen.min().item():.4g} to {seen.max().item():.4g}, outside {self}: give the ball "
                 "the range that your data has, or leave box= out"
             )
+
+        ask((out if valid is None else out & valid).any(), refuse)
 
 
 def as_box(box: "Box | Sequence[object] | None", who: str) -> Box | None:
@@ -137,11 +143,17 @@ def _show(side: Side) -> str:
 
 def _shaped(side: float | tuple[float, ...], around: Tensor) -> Tensor:
     """The limit as a tensor that broadcasts to `around`: numbers per channel stand in dimension 1."""
-    limit = torch.as_tensor(side, dtype=around.dtype, device=around.device)
-    if limit.dim() == 0:
-        return limit
+    if not isinstance(side, tuple):
+        return torch.full((), side, dtype=around.dtype, device=around.device)
+    limit = _limits(side, around.dtype, around.device)
     if around.dim() < 2 or around.shape[1] != len(limit):
         raise ValueError(
             f"a box with {len(limit)} channels does not fit values of shape {tuple(around.shape)}: channels are dimension 1"
         )
     return limit.view(-1, *(1,) * (around.dim() - 2))
+
+
+@lru_cache(maxsize=64)
+def _limits(side: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers per channel, brought to a device once."""
+    return torch.tensor(side, dtype=dtype, device=device)

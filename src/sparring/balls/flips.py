@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..late import ask
+
 
 @dataclass(frozen=True)
 class Flips:
@@ -62,13 +64,16 @@ class Flips:
         example of nothing but padding) there is nothing to flip, and nothing to complain about.
         """
         total = self.budget(entries)
-        if bool(((total < spent + steps) & (entries > 0)).any()):
+
+        def refuse() -> None:
             size = int(entries[entries > 0].min())
             least = math.ceil((spent + steps) / size * 1000 - 1e-9) / 1000
             fix = f"use at least {least:g}" if least <= 1 else f"{size} entries are too few for {steps} steps"
             after = " after the random start flip" if spent else ""
             each = "no flip" if steps == 1 else f"less than one flip in each of {steps} steps"
             raise ValueError(f"Flips({self.fraction:g}) leaves {each}{after} at H={size}; {fix}")
+
+        ask(((total < spent + steps) & (entries > 0)).any(), refuse)
         return [
             torch.maximum(self.budget(entries, k / steps), torch.full_like(total, spent + k)) for k in range(1, steps)
         ] + [total]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DENSE_BINS = 4096  # above this many bins between the extremes, only the bins that occur are kept
+NOWHERE = torch.iinfo(torch.int64).max
 BATCH_BINS = 1 << 22
 
 
@@ -77,7 +78,7 @@ def count_units(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) ->
         batchwise: one count for the whole batch (and all ranks) instead of one per example.
     """
     width = levels + 1
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(bins.device) * width  # (U,)
+    owner = torch.cat([torch.full((n,), k * width, device=bins.device) for k, n in enumerate(sizes)])  # (U,)
     if not batchwise:
         owner = owner + torch.arange(bins.shape[0], device=bins.device)[:, None] * (len(sizes) * width)  # (B, U)
     place = bins + owner
@@ -91,10 +92,10 @@ def count_units(bins: Tensor, levels: int, sizes: list[int], batchwise: bool) ->
 
 
 def compact(bins: Tensor, active: Tensor, first: int, last: int, batchwise: bool) -> tuple[Tensor, Tensor]:
-    """Number the bins from 0, skipping empty ones where the span is vast: (B, U) numbers and the (L,) bins they mean.
+    """Number the bins from 0, skipping empty ones where the span is vast: (B, U) numbers and the (R, L) bins they mean.
 
     >>> compact(torch.tensor([[5, 7, 9]]), torch.tensor([[True, True, False]]), first=5, last=7, batchwise=False)
-    (tensor([[0, 2, 3]]), tensor([5, 6, 7]))
+    (tensor([[0, 2, 3]]), tensor([[5, 6, 7]]))
 
     Args:
         bins: integer bins, (B, U).
@@ -105,13 +106,29 @@ def compact(bins: Tensor, active: Tensor, first: int, last: int, batchwise: bool
     """
     if last - first < (BATCH_BINS if batchwise else DENSE_BINS):
         labels = torch.arange(first, last + 1, device=bins.device)
-        return torch.where(active, bins - first, len(labels)), labels
+        return torch.where(active, bins - first, len(labels)), labels.unsqueeze(0)
     if batchwise:
         raise ValueError(
             f"activations span {last - first + 1} intervals over the batch; use a wider interval, or batchwise=False"
         )
-    labels, numbers = torch.unique(torch.where(active, bins, first), return_inverse=True)
-    return torch.where(active, numbers, len(labels)), labels
+    return ranked(bins, active, batchwise)
+
+
+def ranked(bins: Tensor, active: Tensor, batchwise: bool) -> tuple[Tensor, Tensor]:
+    """Number the bins that occur from 0, the weakest first: results as of `compact`, with at most one bin a unit.
+
+    The shapes follow from those of `bins`, not from what is in it, so that nothing has to be fetched from an accelerator.
+
+    >>> ranked(torch.tensor([[7, 5, 9]]), torch.tensor([[True, True, False]]), batchwise=False)
+    (tensor([[1, 0, 3]]), tensor([[5, 7, 0]]))
+    """
+    rows = torch.where(active, bins, NOWHERE)
+    rows = rows.view(1, -1) if batchwise else rows
+    ordered, order = rows.sort(1)
+    place = F.pad((ordered[:, 1:] != ordered[:, :-1]).cumsum(1), (1, 0))
+    numbers = torch.empty_like(rows).scatter_(1, order, place).view_as(bins)
+    labels = torch.zeros_like(rows).scatter_(1, place, torch.where(ordered == NOWHERE, 0, ordered))
+    return torch.where(active, numbers, rows.shape[1]), labels
 
 
 def distributed() -> bool:

@@ -85,7 +85,9 @@ class LaplacePriorityDropout(nn.Module):
     def keep_rates(self, features: list[Tensor]) -> list[Tensor]:
         """Probability of keeping each unit, constants for autograd: K tensors (B, units) like the features."""
         taken, distance = self.bin_distances(features)
-        gamma = min(float(self.gamma), 1e30)  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
+        gamma = self.gamma.double().clamp(
+            max=1e30
+        )  # a half-precision buffer may hold infinity, and 0 * infinity is no rate
         rates = taken.hand_out(self.rates_of(distance, gamma), self.highest)
         return list(rates.split([tensor.shape[1] for tensor in features], 1))
 
@@ -95,30 +97,34 @@ class LaplacePriorityDropout(nn.Module):
         sizes = counting.check_features(features, self.uneven)
         values = torch.cat([tensor.detach() for tensor in features], 1)  # (B, U)
         values = values if values.dtype == torch.float64 else values.float()
-        active, first, last = self._span(values)
+        active = values > self.threshold
+        first = math.ceil(self.threshold / self.interval) - 1
         # Eq. 3; a division that rounds down must not leave the first bin.
         bins = (values / self.interval).ceil_().nan_to_num_().clamp_(first + 1, FARTHEST).long().sub_(1)
-        numbers, labels = counting.compact(bins, active, first, last, self.batchwise)
-        taken = counting.count_units(numbers, len(labels), sizes, self.batchwise)
-        centres = (labels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2
+        if values.device.type == "cpu" or (self.batchwise and counting.distributed()):
+            active, last = self._last(values, active, first)
+            numbers, labels = counting.compact(bins, active, first, last, self.batchwise)
+        else:  # asking for the last bin would make the host wait
+            numbers, labels = counting.ranked(bins, active & values.isfinite(), self.batchwise)
+        taken = counting.count_units(numbers, labels.shape[1], sizes, self.batchwise)
+        centres = (labels + 0.5) * self.interval  # eq. 3: ceil(v/s) s - s/2, (R or 1, L)
         chosen = counting.priorities(taken.counts.sum(1), len(sizes))  # (R, K)
         density = taken.counts / taken.counts.sum(-1, keepdim=True).clamp(min=1)
-        return taken, density * (centres[chosen].unsqueeze(-1) - centres).square()
+        priority = centres.expand(len(chosen), -1).gather(1, chosen)
+        return taken, density * (priority.unsqueeze(-1) - centres.unsqueeze(1)).square()
 
-    def _span(self, values: Tensor) -> tuple[Tensor, int, int]:
-        """Which units are active, and the first and last bin they can fall in (on any rank)."""
-        active = values > self.threshold
+    def _last(self, values: Tensor, active: Tensor, first: int) -> tuple[Tensor, int]:
+        """Which of the active units are finite, and the last bin they can fall in (on any rank)."""
         top = values.amax()
         if not bool(top.isfinite()):
-            active &= values.isfinite()
+            active = active & values.isfinite()
             top = torch.where(active, values, -torch.inf).amax()
         if self.batchwise and counting.distributed():
             dist.all_reduce(top, op=dist.ReduceOp.MAX)
-        first = math.ceil(self.threshold / self.interval) - 1
         last = (top / self.interval).ceil_().clamp_(first + 1, FARTHEST)
-        return active, first, int(last) - 1
+        return active, int(last) - 1
 
-    def rates_of(self, distance: Tensor, gamma: float) -> Tensor:
+    def rates_of(self, distance: Tensor, gamma: float | Tensor) -> Tensor:
         """Keep rates from eq. 4 without gamma: eq. 5-6, of the same shape."""
         kernel = torch.exp(distance * (-gamma / self.scale))
         return kernel.mul_(self.alpha / (2 * self.scale)).add_(self.beta).clamp_(max=1.0)

@@ -78,7 +78,7 @@ class GradientDiversity:
 
     def quantiles(self, at: tuple[float, ...] = QUARTILES) -> dict[str, list[float]]:
         """Quantiles of L_d and L_s over the examples (Tables 2 and 3: 25, 50 and 75 %)."""
-        levels = torch.tensor(at, dtype=torch.float64)
+        levels = torch.tensor(at, dtype=torch.float64, device=self.similarity.device)
         return {
             "similarity": torch.quantile(self.similarity.double(), levels).tolist(),
             "smoothness": torch.quantile(self.smoothness.double(), levels).tolist(),

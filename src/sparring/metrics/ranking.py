@@ -138,7 +138,8 @@ def evaluate_ranking(
     for start in range(0, users, batch_size):
         shown, held = fold_in[start : start + batch_size], held_out[start : start + batch_size]
         row, item = _entries(held)
-        relevant = torch.zeros(held.shape, dtype=torch.bool).index_put((row, item), torch.tensor(True))
+        relevant = torch.zeros(held.shape, dtype=torch.bool, device=row.device)
+        relevant[row, item] = True
         counts = torch.bincount(row, minlength=held.shape[0])
         seen = _entries(shown)
         if relevant[seen].any():
@@ -181,8 +182,8 @@ def _ndcg(hits: Tensor, counts: Tensor, k: int) -> Tensor:
 
 def _entries(rows: CSR) -> tuple[Tensor, Tensor]:
     """Rows and columns of what one CSR slice stores, each once; explicit zeros do not count."""
-    row = torch.repeat_interleave(torch.arange(rows.shape[0]), torch.as_tensor(rows.indptr).diff())
-    column = torch.as_tensor(rows.indices).long()
-    stored = torch.as_tensor(rows.data != 0)
+    pointers, columns, data = (torch.as_tensor(x, device="cpu") for x in (rows.indptr, rows.indices, rows.data))
+    row = torch.repeat_interleave(torch.arange(rows.shape[0], device="cpu"), pointers.diff())
+    column, stored = columns.long(), data != 0
     place = torch.unique(row[stored] * rows.shape[1] + column[stored])
     return place // rows.shape[1], place % rows.shape[1]

@@ -32,12 +32,8 @@ class RandomState:
     def restore(self, of: "RandomState | None" = None) -> None:
         """Put the generators back to this; all of them, or those that `of` has as well."""
         for device, state in self.states.items():
-            if of is not None and device not in of.states:
-                continue
-            if device.type == "cpu":
-                torch.default_generator.set_state(state)
-            else:
-                torch.get_device_module(device).set_rng_state(state, device)
+            if of is None or device in of.states:
+                _set_state(device, state)
         for name, state in self.outside.items():
             if of is None or name in of.outside:
                 _OUTSIDE[name][1](state)
@@ -81,10 +77,25 @@ _OUTSIDE = {"python": (random.getstate, random.setstate), "numpy": (_numpy_state
 
 
 def _states(devices: Iterable[torch.device]) -> dict[torch.device, Tensor]:
-    return {
-        d: torch.default_generator.get_state() if d.type == "cpu" else torch.get_device_module(d).get_rng_state(d)
-        for d in devices
-    }
+    return {d: _state(d) for d in devices}
+
+
+def _state(device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    module = torch.get_device_module(device)
+    return module.get_rng_state(*_which(device))
+
+
+def _set_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cpu":
+        torch.default_generator.set_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, *_which(device))
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)  # there is one of those, and its functions take no device
 
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
@@ -110,7 +121,7 @@ def fresh(devices: tuple[torch.device, ...] = (CPU,), outside: bool = False) -> 
         devices: of the model.
         outside: seed numpy's and Python's generators as well.
     """
-    seed = int(torch.randint(2**62, ()))
+    seed = int(torch.randint(2**62, (), device="cpu"))
     states = {d: torch.Generator(d).manual_seed(seed).get_state() for d in devices}
     if not outside:
         return RandomState(states)
@@ -219,3 +230,10 @@ def drawing_from(state: RandomState | None) -> Iterator[None]:
         yield
     finally:
         back()
+
+
+@contextmanager
+def put_back(*devices: torch.device) -> Iterator[None]:
+    """Run a block and put torch's generators, the CPU's and those of the devices, back as they were."""
+    with drawing_from(current((CPU, *sorted({d for d in devices if d.type not in ("cpu", "meta")}, key=str)))):
+        yield

@@ -17,7 +17,8 @@ class WordDirections:
     """From each word to its nearest words, or to the whole vocabulary; turns a gradient into a sum of such directions.
 
     Neighbours are found by cosine, only for the words that occur, and found again once they are `refresh` steps old: a
-    step costs a product of its new words with the vocabulary, not of the vocabulary with itself.
+    step costs a product of its new words with the vocabulary, not of the vocabulary with itself. On an accelerator, where
+    counting the new words would make the host wait, those of the whole vocabulary are found every `refresh` steps.
 
     >>> embedding = nn.Embedding.from_pretrained(torch.tensor([[0.0, 0], [1, 0], [1, 0.1], [0, 1], [0.1, 1]]), padding_idx=0)
     >>> words = WordDirections(embedding, neighbours=1)
@@ -38,6 +39,7 @@ class WordDirections:
     step: int = 0
     _found: Tensor | None = field(default=None, repr=False)
     _age: Tensor | None = field(default=None, repr=False)
+    _whole: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         count, spare = self.embedding.num_embeddings, 1 if self.embedding.padding_idx is None else 2
@@ -61,8 +63,8 @@ class WordDirections:
             shape = (self.embedding.num_embeddings, self.neighbours)
             self._found = torch.zeros(shape, dtype=torch.long, device=words.device)
             self._age = torch.full(shape[:1], -self.refresh - 1, dtype=torch.long, device=words.device)
-        unique = words.unique()
-        stale = unique[self.step - self._age[unique] >= self.refresh]
+            self._whole = None
+        stale = self._stale(words, self._age)
         if len(stale):
             unit = nn.functional.normalize(self._table() if table is None else table, dim=-1)
             for part in stale.split(max(1, CELLS // len(unit))):
@@ -73,6 +75,16 @@ class WordDirections:
                 self._found[part] = likeness.topk(self.neighbours).indices
             self._age[stale] = self.step
         return self._found[words]
+
+    def _stale(self, words: Tensor, age: Tensor) -> Tensor:
+        """The words whose neighbours must be looked for in this step."""
+        if words.device.type == "cpu":
+            unique = words.unique()
+            return unique[self.step - age[unique] >= self.refresh]
+        if self._whole is not None and self.step - self._whole < self.refresh:
+            return words[:0]
+        self._whole = self.step
+        return torch.arange(len(age), device=words.device)
 
     @torch.no_grad()
     def combine(self, slot: Slot, gradient: Tensor) -> Tensor:
@@ -102,9 +114,8 @@ class WordDirections:
     def _to_all(self, vectors: Tensor, gradients: Tensor) -> Tensor:
         """The same over the whole vocabulary without a (words, vocabulary, d) tensor: three products per block of words."""
         table = self._table()
-        if self.embedding.padding_idx is not None:
-            keep = torch.arange(len(table), device=table.device) != self.embedding.padding_idx
-            table = table[keep]
+        if (padding := self.embedding.padding_idx) is not None:
+            table = torch.cat([table[:padding], table[padding + 1 :]])
         squares, moves = table.square().sum(-1), []
         for w, g in zip(*(x.split(max(1, CELLS // len(table))) for x in (vectors, gradients)), strict=True):
             apart = squares - 2 * (w @ table.T) + w.square().sum(-1, keepdim=True)  # (n, V) squared distances

@@ -3,14 +3,21 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..balls.flips import Flips
+from ..late import ask
 from ..sites.site import Slot
 from .player import Game, Player, Response, lost, slope
+
+_NO_SLOPE = (
+    "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, so the divergence "
+    "is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in the model"
+)
 
 
 @dataclass(frozen=True)
@@ -145,17 +152,10 @@ class GreedyFlip(Player):
         for mask, base in zip(masks, bases, strict=True):
             moved = (mask != base).flatten(1).any(1)
             away = away | (moved if len(moved) == len(away) else moved.any())
-        if bool(away.all()):
-            return away
-        apart = payoff.abs() > 1e-3 * torch.finfo(payoff.dtype).eps ** 0.5
-        if first and not bool((away | apart).any()):
-            warnings.warn(
-                "GreedyFlip(start='base'): the start mask equals the base mask and nothing else differs between the two passes, "
-                "so the divergence is zero and has no slope; use start='flip', or share_noise=False with dropout elsewhere in "
-                "the model",
-                stacklevel=3,
-            )
-        return away | apart
+        known = away | (payoff.abs() > 1e-3 * torch.finfo(payoff.dtype).eps ** 0.5)
+        if first:
+            ask(~known.any(), partial(warnings.warn, _NO_SLOPE, stacklevel=3))
+        return known
 
     def _value(self, game: Game, masks: Sequence[Tensor]) -> Tensor:
         """What masks reach (B,); one number for all where they share a mask."""
@@ -188,11 +188,14 @@ class GreedyFlip(Player):
         entries = self.ball.entries(mask, slot.valid)
         if isinstance(self.start, Tensor):
             used, total = self.ball.count(mask, base), self.ball.budget(entries)
-            if bool((used > total).any()):
+
+            def refuse() -> None:
                 raise ValueError(
                     f"GreedyFlip(start=...): the start mask differs from the base in {int(used.max())} entries at {slot.name}, "
                     f"the budget is {int(total.min())}"
                 )
+
+            ask((used > total).any(), refuse)
             return [torch.maximum(self.ball.budget(entries, k / self.steps), used) for k in range(1, self.steps)] + [
                 total
             ]
@@ -211,5 +214,5 @@ def base_mask(slot: Slot) -> Tensor:
 def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """`new` for the chosen examples (B,), `old` for the rest; a mask that all examples share goes by the majority."""
     if len(new) == 1 and len(chosen) > 1:
-        return new if bool(chosen.double().mean() > 0.5) else old[:1].to(new)
+        return torch.where(2 * chosen.sum() > len(chosen), new, old[:1].to(new))
     return torch.where(chosen.view(-1, *(1,) * (new.dim() - 1)), new, old.to(new))

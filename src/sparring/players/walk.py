@@ -152,10 +152,9 @@ class Walk:
             pull = State(*regroup(back, state))
             probe = [torch.where(torch.isfinite(w), w, 0.0) for w in back[len(state.flat()) :]]
             lengths = torch.stack([player.ball.norm(w, s.valid) for w, s in zip(probe, slots, strict=True)]).amax(0)
-            longest = float(lengths.max())
+            longest, alike = self._compared(lengths)
             if longest == 0:
                 continue
-            alike = bool((lengths * SPREAD >= longest)[lengths > 0].all())
             if rest and alike and not self.both_sides:
                 here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
             else:
@@ -167,6 +166,16 @@ class Walk:
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
         return total
+
+    def _compared(self, lengths: Tensor) -> tuple[float, bool]:
+        """The longest pull, and whether all are about as long; where that decides nothing, an accelerator is not asked."""
+        if self.both_sides and lengths.device.type != "cpu":
+            return torch.inf, False
+        shortest = torch.where(lengths > 0, lengths, torch.inf).min()
+        longest, least = torch.stack(
+            [lengths.max(), shortest]
+        ).tolist()  # one question: it decides how many passes follow
+        return longest, least * SPREAD >= longest
 
     def _ahead(
         self,
@@ -225,14 +234,14 @@ def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> l
     return [(a - b) / span for a, b in zip(there, here, strict=True)]
 
 
-def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], float]:
+def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], Tensor]:
     """How far the follower went from its start, in radii, when somebody asks."""
     ends = [(s.detach(), e.detach(), slot.valid) for s, e, slot in zip(start, end, slots, strict=True)]
     return partial(_in_radii, ends, ball)
 
 
-def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) -> float:
-    return float(torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean()) / max(ball.radius, 1e-30)
+def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) -> Tensor:
+    return torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean() / max(ball.radius, 1e-30)
 
 
 def regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:

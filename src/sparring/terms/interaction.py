@@ -3,15 +3,17 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..late import ask
 from ..passes.replay import is_compiled
 from ..passes.step import Step
 
-# Training steps at which players are looked at: asking makes the host wait for the device, and measuring costs backward passes.
+# Training steps at which players are looked at: measuring costs backward passes.
 LOOKS = (1, 10, 100)
 GATES = "interaction gates"  # where a step keeps them
 
@@ -104,12 +106,18 @@ def _squared_length(values: Sequence[Tensor], parameters: Sequence[Tensor], pull
 
 
 def _warn(gates: Sequence[Gate]) -> bool:
-    for gate in gates:
-        if (ratio := gate.ratio()) > 1:
+    """Whether one was found too long: on an accelerator that is said later."""
+    said: list[str] = []
+
+    def say(gate: Gate) -> None:
+        if not said:
+            said.append(gate.name)
             warnings.warn(
-                f"{gate.name}: the interaction term is {ratio:.3g} times as long as the gradient of the objective itself: the model "
-                "follows its opponent's answer more than its losses. Use interaction=0.1, or a larger start=",
-                stacklevel=7,
+                f"{gate.name}: the interaction term is {gate.ratio():.3g} times as long as the gradient of the objective itself: the "
+                "model follows its opponent's answer more than its losses. Use interaction=0.1, or a larger start=",
+                stacklevel=9,
             )
-            return True
-    return False
+
+    for gate in gates:
+        ask(torch.as_tensor(gate.more > gate.own), partial(say, gate))
+    return bool(said)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..balls import Ball
+from ..late import ask
 from ..nn.randomness import fresh
 from ..passes.loose import Loose
 from ..passes.mark import Mark
@@ -265,20 +266,27 @@ class _Apart:
 
 def _warn(name: str, response: Response) -> None:
     """Say it, once, where a player does not play."""
-    if response.unperturbed is not None and float(response.unperturbed.float().mean()) > 0.5:
-        warnings.warn(
-            f"{name}: most examples were left unperturbed, because the gradient there is zero or not finite; start farther away "
-            "(start=), or look at the outputs that the penalty compares",
-            stacklevel=6,
-        )
-        return
-    moved = response.notes.get("moved")
-    if callable(moved) and moved() < 1e-3:
-        warnings.warn(
-            f"{name}: the player moved by {moved():.1e} of its radius from its random start: the ball never binds, and this is "
-            'noise in all but name. Use a larger step_size, or update="normalised"',
-            stacklevel=6,
-        )
+    still, moved = None, response.notes.get("moved")
+    if response.unperturbed is not None:
+        still = response.unperturbed.float().mean() > 0.5
+        ask(still, partial(_say, f"{name}: {_STILL}"))
+    if callable(moved):
+        near = moved() < 1e-3
+        ask(near if still is None else near & ~still, lambda: _say(f"{name}: {_NEAR.format(float(moved()))}"))
+
+
+_STILL = (
+    "most examples were left unperturbed, because the gradient there is zero or not finite; start farther away "
+    "(start=), or look at the outputs that the penalty compares"
+)
+_NEAR = (
+    "the player moved by {:.1e} of its radius from its random start: the ball never binds, and this is "
+    'noise in all but name. Use a larger step_size, or update="normalised"'
+)
+
+
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=6)
 
 
 def _count(unperturbed: Tensor, batch: int) -> Tensor:

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from ...nn.randomness import RandomState, current
 from ..errors import RunError
 
 
-def own_state() -> dict[str, Any]:
-    """This process's generators: torch (CPU and CUDA), numpy, Python."""
+def own_state(device: torch.device) -> dict[str, Any]:
+    """This process's generators: torch's on the CPU and on the device it trains on, numpy's, Python's."""
     version, words, gauss = random.getstate()
     numpy: Any = np.random.get_state(legacy=True)
     name, keys, place, has_gauss, cached = numpy
@@ -20,19 +21,24 @@ def own_state() -> dict[str, Any]:
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
         "numpy": {"name": name, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": [place, has_gauss, cached]},
     }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    if device.type != "cpu":
+        state["device"] = {"kind": device.type, "state": current((device,)).states[device]}
     return state
 
 
-def restore_own_state(state: dict[str, Any]) -> None:
+def restore_own_state(state: dict[str, Any], device: torch.device) -> None:
     """Set this process's generators."""
+    kept = state.get("device", {"kind": "cpu", "state": state["torch"]})
+    if kept["kind"] != device.type:
+        raise RunError(
+            f"this run was started on {kept['kind']} and is resumed on {device.type}, whose random numbers are others; "
+            "use the same --device or another --out"
+        )
     torch.set_rng_state(state["torch"])
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state((numpy["name"], numpy["keys"].numpy().astype(np.uint32), *numpy["rest"]))
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    RandomState({device: kept["state"]}).restore()
 
 
 def random_state(accelerator: Accelerator) -> list[dict[str, Any]]:
@@ -47,9 +53,9 @@ def random_state(accelerator: Accelerator) -> list[dict[str, Any]]:
     (True, True)
     """
     if accelerator.num_processes == 1:
-        return [own_state()]
+        return [own_state(accelerator.device)]
     states: list[Any] = [None] * accelerator.num_processes
-    torch.distributed.all_gather_object(states, own_state())
+    torch.distributed.all_gather_object(states, own_state(accelerator.device))
     return states
 
 
@@ -60,4 +66,4 @@ def restore_random_state(states: list[dict[str, Any]], accelerator: Accelerator)
             f"this run was started with {len(states)} process(es) and is resumed with {accelerator.num_processes}; "
             "use the same number or another --out"
         )
-    restore_own_state(states[accelerator.process_index])
+    restore_own_state(states[accelerator.process_index], accelerator.device)

@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
+from ...nn.randomness import devices_of, put_back
 from ...objective import Objective
 from ..data.batches import epoch
 from ..errors import Diverged, LabError
@@ -237,13 +238,13 @@ class Session:
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; mode and random state as they were afterwards."""
-    training, random = model.training, torch.get_rng_state()
+    training = model.training
     model.eval()
     try:
-        yield
+        with put_back(*devices_of(model)):
+            yield
     finally:
         model.train(training)
-        torch.set_rng_state(random)
 
 
 def score(session: Session, split: str) -> dict[str, float]:

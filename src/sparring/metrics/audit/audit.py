@@ -13,6 +13,7 @@ from ...attacks.objectives import Name
 from ...attacks.outputs import scores
 from ...balls import L2, Ball, Box, Linf, check_ball
 from ...losses import cross_entropy
+from ...nn.randomness import put_back
 from ...passes import still_statistics
 from ..robustness import Progress, RobustAccuracy, robust_accuracy
 from .checks import (
@@ -109,8 +110,7 @@ def audit(
     with torch.inference_mode(False):
         inputs, targets = inputs.detach().clone(), targets.clone()
     bench = _Bench(model, inputs, targets, ball, steps, samples, batch_size)
-    devices = [inputs.device] if inputs.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.inference_mode(False), still_statistics(model):
+    with put_back(inputs.device), torch.inference_mode(False), still_statistics(model):
         torch.manual_seed(seed)
         logits, again = scores(model, inputs, 1, batch_size), scores(model, inputs, 1, batch_size)
         checks = output_checks(logits, again, bench.zero_gradients(), samples, tolerance)

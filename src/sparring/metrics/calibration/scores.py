@@ -73,12 +73,14 @@ def bootstrap(
         raise ValueError(f"bootstrap(samples={samples}, level={level}): at least 2 samples, and a level inside 0 and 1")
     if not len(targets):
         raise ValueError("bootstrap has no example to draw from")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     count = len(targets)
     drawn = []
     for _ in range(samples):
-        index = torch.randint(count, (count,), generator=generator).to(targets.device)
+        index = torch.randint(count, (count,), generator=generator, device="cpu").to(targets.device)
         drawn.append(metric(probabilities[index], targets[index]))
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = torch.quantile(torch.tensor(drawn, dtype=torch.float64), tails).tolist()
+    figures, tails = (
+        torch.tensor(x, dtype=torch.float64, device="cpu") for x in (drawn, [(1 - level) / 2, (1 + level) / 2])
+    )
+    low, high = torch.quantile(figures, tails).tolist()
     return Interval(metric(probabilities, targets), low, high)

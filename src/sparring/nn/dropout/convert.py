@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..matching import match
+from ..randomness import devices_of, put_back
 from .bernoulli import BernoulliDropout
 from .concrete import ConcreteDropout
 from .gaussian import GaussianDropout
@@ -125,7 +126,7 @@ def _observe(model: nn.Module, found: dict[str, nn.Module], example: Any, dim: i
     modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        with torch.random.fork_rng():
+        with put_back(*devices_of(model)):
             arguments = example if isinstance(example, tuple) else () if isinstance(example, Mapping) else (example,)
             model(*arguments, **(example if isinstance(example, Mapping) else {}))
     finally:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
+from ..randomness import devices_of, put_back
 from .bernoulli import BernoulliDropout
 from .concrete import ConcreteDropout
 from .gaussian import GaussianDropout
@@ -147,7 +148,9 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, NextL
     total = sum(sizes.values())
     seen: dict[str, list[Tensor]] = {}  # for each weighted layer, one row of marks a pass
     marks = [
-        torch.arange(total) >> bit & 1 == value for bit in range(max(1, (total - 1).bit_length())) for value in (0, 1)
+        torch.arange(total, device="cpu") >> bit & 1 == value
+        for bit in range(max(1, (total - 1).bit_length()))
+        for value in (0, 1)
     ]
 
     def poison(name: str, marked: Tensor) -> Callable[..., Tensor]:
@@ -166,7 +169,7 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, NextL
             if isinstance(value, Tensor) and value.is_floating_point():
                 axis = 1 if isinstance(module, _ConvNd) else -1
                 arrived = value.isnan().movedim(axis, 0).flatten(1).any(1).cpu()
-                rows = seen.setdefault(name, [torch.zeros(len(arrived), dtype=torch.bool) for _ in marks])
+                rows = seen.setdefault(name, [torch.zeros_like(arrived) for _ in marks])
                 rows[number] |= arrived
 
         return hook
@@ -191,7 +194,7 @@ def _read(seen: dict[str, list[Tensor]], sizes: dict[str, int], first: dict[str,
     for consumer, rows in seen.items():
         clear, marked = torch.stack(rows[0::2]), torch.stack(rows[1::2])  # (bits, columns)
         mixed, carried = (clear & marked).any(0), (clear | marked).any(0)
-        number = (marked.long() << torch.arange(len(marked))[:, None]).sum(0)
+        number = (marked.long() << torch.arange(len(marked), device=marked.device)[:, None]).sum(0)
         for name, start in first.items():
             mine = carried & ~mixed & (number >= start) & (number < start + sizes[name])
             if bool(mine.any()):
@@ -249,6 +252,6 @@ def _mend(_: nn.Module, __: Any, output: Any) -> Any:
 
 
 def _run(model: nn.Module, inputs: Any) -> None:
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), put_back(*devices_of(model)):
         arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, Mapping) else (inputs,)
         model(*arguments, **(inputs if isinstance(inputs, Mapping) else {}))

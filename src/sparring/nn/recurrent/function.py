@@ -1,11 +1,13 @@
 """The masked recurrence as one autograd function that computes no gradient nobody asked for."""
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import fused as recurrent_native
+from . import launched as recurrent_launched
 from . import plain as recurrent_plain
 from .composite import composite
 from .projection import project, total
@@ -60,7 +62,8 @@ def _run(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     recurrent_bias, folded = (bias_hh, None) if kind == "gru" else (None, bias_hh)  # elsewhere the two biases are one
-    if recurrent_native.joins(kind, x, w_ih):
+    kernel = _kernel(x)
+    if kernel is recurrent_native and recurrent_native.joins(kind, x, w_ih):
         both = total(bias, folded)
         column = w_hh.new_zeros(len(w_hh)) if both is None else both
         w_hh, projected = torch.cat([w_hh, w_ih, column.unsqueeze(1)], 1), x.contiguous()  # type: ignore[list-item]
@@ -70,10 +73,17 @@ def _run(
         projected = x.contiguous() if w_ih is None else project(x, w_ih, bias, folded)
     ours = projected.data_ptr() != x.data_ptr()  # what was made here may be overwritten
     h, c = h.clone(memory_format=torch.contiguous_format), c.clone(memory_format=torch.contiguous_format)
-    kernel = recurrent_native if recurrent_native.usable(x) else recurrent_plain
     w_hh, mask = w_hh.contiguous(), None if mask is None else mask.contiguous()
     out, saved, cells = kernel.forward(kind, steps, projected, w_hh, recurrent_bias, mask, h, c, keep, inplace=ours)
     return out, h, c, saved, cells
+
+
+def _kernel(x: Tensor) -> ModuleType:
+    """Who runs the time loop: Triton's kernels on an accelerator, C on the CPU, plain PyTorch everywhere else."""
+    for kernel in (recurrent_launched, recurrent_native):
+        if kernel.usable(x):
+            return kernel
+    return recurrent_plain
 
 
 class _Recurrence(torch.autograd.Function):
@@ -126,8 +136,8 @@ def _gradients(
     dmask = torch.zeros_like(mask, memory_format=torch.contiguous_format) if wanted["mask"] else None
     gates = any(wanted[name] for name in ("x", "w_ih", "bias", "w_hh", "bias_hh"))
     kept = _graph_is_kept()
-    kernel = recurrent_native if recurrent_native.usable(out) else recurrent_plain
-    joined = wanted["w_hh"] and recurrent_native.joins(ctx.kind, x, w_ih)
+    kernel = _kernel(out)
+    joined = wanted["w_hh"] and kernel is recurrent_native and recurrent_native.joins(ctx.kind, x, w_ih)
     drec, dx, entering = kernel.backward(
         ctx.kind,
         ctx.steps,

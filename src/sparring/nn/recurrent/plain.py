@@ -156,11 +156,17 @@ def backward(
             product.mul_(_first(mask, n))
         torch.addcmul(product, d, past_[s], out=d) if kind == "gru" else d.copy_(product)
     dx = torch.cat([drec[:, : 2 * size], extra], 1) if kind == "gru" and gates else drec
-    entering = None
-    if weights:
-        masked = starts if mask is None else [start * mask[:n] for start, n in zip(starts, steps.rows)]
-        entering = torch.cat(_in_rows(steps, masked))
-    return drec, dx, entering
+    return drec, dx, entering_states(steps, out, h0, mask) if weights else None
+
+
+def entering_states(steps: Steps, out: Tensor, h0: Tensor, mask: Tensor | None) -> Tensor:
+    """The masked states that entered each step's product (N, H)."""
+    starts = _in_rows(steps, steps.before(out, h0))
+    if mask is None:
+        return torch.cat(starts)
+    if len(set(steps.rows)) == 1:
+        return torch.cat(starts).view(len(steps), *mask.shape).mul_(mask).flatten(0, 1)
+    return torch.cat([start * _first(mask, len(start)) for start in starts])
 
 
 def _first(rows: Tensor, n: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Diversity penalties on what members say and on their input gradients: ADP, DEG and the two parts of TRS."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,13 +29,15 @@ def adp(
     Paper: Pang et al., "Improving Adversarial Robustness via Promoting Ensemble Diversity", ICML 2019, eq. 5-7.
     """
     logs = F.log_softmax(members.double(), -1)  # K x K determinants are cheap; in single precision they would fail
-    mean = torch.logsumexp(logs, 1) - torch.log(logs.new_tensor(members.shape[1]))
+    mean = torch.logsumexp(logs, 1) - math.log(members.shape[1])
     uncertainty = -(mean.exp() * mean).sum(-1)
     others = logs.masked_fill(F.one_hot(targets, members.shape[2]).bool().unsqueeze(1), -torch.inf)
     others = (others - others.detach().amax(-1, keepdim=True)).exp()  # scale-free, so that confident rows survive
     others = others / others.norm(dim=-1, keepdim=True)
     gram = others @ others.transpose(1, 2) + offset * torch.eye(members.shape[1], dtype=logs.dtype, device=logs.device)
-    volume = torch.linalg.cholesky(gram).diagonal(dim1=-2, dim2=-1).log().sum(-1) * 2
+    factor, failed = torch.linalg.cholesky_ex(gram)  # the other one asks the device whether it succeeded
+    volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) * 2
+    volume = torch.where(failed == 0, volume, torch.nan)
     charge = -entropy * uncertainty - determinant * volume
     return charge.to(torch.float64 if members.dtype == torch.float64 else torch.float32)
 
