@@ -1,10 +1,5 @@
 """Hugging Face's Trainer with recipes: nothing lost of the framework's own, several processes equal one, resumed equals whole."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,47 +129,3 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
         )
 
 
-SCRIPT = """
-import sys, json, torch
-from pathlib import Path
-sys.path.insert(0, {tests!r}); sys.path.insert(0, {here!r})
-torch.set_num_threads(1)
-from test_trainer import RECIPES, Sentences, arguments, model, weights
-from sparring.integrations.transformers import SparringTrainer
-name, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-args = arguments(folder, per_device_train_batch_size=size, max_steps=3, max_grad_norm=0.05, ddp_backend="gloo")
-trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(24), recipe=RECIPES[name])
-trainer.train()
-if args.process_index == 0:
-    torch.save(weights(trainer.model), folder / "weights.pt")
-"""
-
-
-def launched(name: str, processes: int, size: int, folder: Path) -> torch.Tensor:
-    folder.mkdir()
-    script = folder / "run.py"
-    here = Path(__file__).parent
-    script.write_text(SCRIPT.format(tests=str(here.parent), here=str(here)))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start = (
-        ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
-        if processes > 1
-        else []
-    )
-    done = subprocess.run(
-        [sys.executable, *start, str(script), name, str(size), str(folder)],
-        capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, json.dumps(done.stderr[-2000:])
-    return torch.load(folder / "weights.pt")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["smart", "free_lb", "free_at"])
-def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
-    """Recipes whose perturbation starts at random differ by their draws; these start at the clean point or not at all."""
-    one = launched(name, 1, 8, tmp_path / "one")
-    two = launched(name, 2, 4, tmp_path / "two")
-    torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
