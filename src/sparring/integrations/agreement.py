@@ -1,7 +1,8 @@
-"""What must agree before a framework trains an objective: the processes with each other, a batch with its model."""
+"""What must agree where a framework trains an objective: the processes with each other, a batch with its model."""
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -33,16 +34,30 @@ def _described(term: Playable) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", " ".join(words))
 
 
-def check_device(objective: Objective, batch: Any) -> None:
-    """Refuse a batch on a device where the model has nothing."""
-    homes = {tensor.device for tensor in (*objective.model.parameters(), *objective.model.buffers())}
-    for tensor in _tensors(batch):
-        if homes and tensor.device not in homes:
-            there = ", ".join(sorted(map(str, homes)))
-            raise ValueError(
-                f"the batch is on {tensor.device} and the objective's model on {there}: move one of them, such as "
-                f'objective.to("{tensor.device}")'
-            )
+def of_this_rank(objective: Objective) -> dict[str, Tensor]:
+    """The part of an objective's own state that depends on the batches a process has seen: perturbations that are carried on.
+
+    Averaged weights and counters are the same in every process.
+    """
+    shared = {"_extra_state", *(name for name, _ in objective.named_buffers())}
+    return {k: v for k, v in objective.state_dict().items() if k not in shared and not k.startswith("model.")}
+
+
+@contextmanager
+def explained(objective: Objective, batch: Any) -> Iterator[None]:
+    """Where a step fails: say so if the batch is on a device where the model has nothing."""
+    try:
+        yield
+    except RuntimeError as error:
+        homes = {tensor.device for tensor in (*objective.model.parameters(), *objective.model.buffers())}
+        for tensor in _tensors(batch):
+            if homes and tensor.device not in homes:
+                there = ", ".join(sorted(map(str, homes)))
+                raise ValueError(
+                    f"the batch is on {tensor.device} and the objective's model on {there}: move one of them, such as "
+                    f'objective.to("{tensor.device}")'
+                ) from error
+        raise
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:

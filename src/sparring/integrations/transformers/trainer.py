@@ -18,7 +18,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...objective import Objective
-from ..agreement import check_device, check_ranks
+from ..agreement import check_ranks, explained, of_this_rank
 from .framework import check_trainer, framework_loss, shifted_logits, shifts, split
 
 Recipe = Callable[..., Objective]
@@ -66,7 +66,6 @@ class Sparring:
         if self.objective.model is not raw:
             raise RuntimeError("the Trainer's model is not the one that SparringTrainer was built with")
         batch, targets, valid = split(raw, inputs)
-        check_device(self.objective, batch)
         parts = self.objective.parts(targets)
         each = self.objective.update_each_loss
         total: Tensor | None = None
@@ -74,7 +73,7 @@ class Sparring:
         def ask() -> Tensor:
             return self.objective(batch, targets, valid, items=num_items_in_batch, part=None if parts == 1 else part)
 
-        with bare(raw):
+        with bare(raw), explained(self.objective, batch):
             for part in range(parts):
                 last = each or part == parts - 1
                 with nullcontext() if last else trainer.accelerator.no_sync(model):
@@ -112,10 +111,9 @@ class Sparring:
         super()._save_checkpoint(model, trial, *args, **kwargs)  # type: ignore[misc]
         trainer: Any = self
         folder = Path(trainer._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
-        own = {k: v for k, v in self.objective.state_dict().items() if not k.startswith("model.")}
-        if not trainer.args.should_save:  # averages are the same everywhere; what is carried from batch to batch is not
-            shared = {name for name, _ in self.objective.named_buffers()} | {"_extra_state"}
-            own = {k: v for k, v in own.items() if k not in shared}
+        own = of_this_rank(self.objective)
+        if trainer.args.should_save:
+            own = {k: v for k, v in self.objective.state_dict().items() if not k.startswith("model.")}
         if own:
             folder.mkdir(parents=True, exist_ok=True)
             torch.save(own, folder / self._state_file(trainer.args.process_index))
