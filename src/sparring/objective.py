@@ -97,6 +97,7 @@ class Objective(nn.Module):
         unlabelled_valid: ValidMask = None,
         items: Tensor | float | None = None,
         part: int | None = None,
+        labels: Any = None,
         **foreign: Any,
     ) -> Tensor:
         """The loss of one batch, a scalar.
@@ -110,9 +111,10 @@ class Objective(nn.Module):
             items: what sums are divided by instead of this batch's examples (or tokens): with gradient accumulation, their number
                 in all the batches that are accumulated.
             part: which of a training step's losses, for methods that have several; None: all of them in one.
+            labels: never taken. Hugging Face's Trainer only hands over what a signature names, and is told what to write.
         """
-        if foreign or inputs is None:
-            seen = ", ".join(foreign) or "no inputs"
+        if foreign or labels is not None or inputs is None:
+            seen = ", ".join([*foreign, *(() if labels is None else ("labels",))]) or "no inputs"
             raise TypeError(
                 f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
                 "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"

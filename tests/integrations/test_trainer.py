@@ -1,5 +1,6 @@
 """Hugging Face's Trainer with recipes: nothing lost of the framework's own, several processes equal one, resumed equals whole."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import sparring as sp  # noqa: E402
-from sparring.integrations.transformers import SparringTrainer  # noqa: E402
+from even import EvenStart  # noqa: E402
+from sparring.integrations.transformers import SparringTrainer, with_sparring  # noqa: E402
 
 WORDS = "bert.embeddings.word_embeddings"
 RECIPES = {
@@ -108,6 +112,126 @@ def test_a_resumed_run_has_the_averages_of_a_whole_one(tmp_path: Path) -> None:
         run(tmp_path / "again", resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
 
 
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 30}
+
+
+def kinds() -> dict[str, tuple[Any, Any]]:
+    """Models by what they predict, with labels of their own kind."""
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    bert = transformers.BertConfig(**TINY, **still)
+
+    def sentence(labels: int, kind: str | None = None) -> Any:
+        config = transformers.BertConfig(**TINY, **still, num_labels=labels, problem_type=kind)
+        return transformers.BertForSequenceClassification(config)
+
+    def causal() -> Any:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY, num_key_value_heads=2))
+
+    def adapted() -> Any:
+        peft = pytest.importorskip("peft")
+        return peft.get_peft_model(causal(), peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
+
+    def translator() -> Any:
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 30}
+        return transformers.T5ForConditionalGeneration(
+            transformers.T5Config(**sizes, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0)
+        )
+
+    words = torch.randint(1, 30, (16, 7), generator=torch.Generator().manual_seed(4))
+    words[::2, 5:] = -100
+    return {
+        "regression": (lambda: sentence(1), torch.randn(16)),
+        "several labels": (lambda: sentence(3, "multi_label_classification"), torch.randint(2, (16, 3)).float()),
+        "tokens": (lambda: transformers.BertForMaskedLM(bert), words),
+        "next token": (causal, words),
+        "adapter": (adapted, words),
+        "translation": (translator, words),
+    }
+
+
+@pytest.mark.parametrize("kind", list(kinds()))
+def test_every_kind_of_loss_is_the_framework_s_own(kind: str, tmp_path: Path) -> None:
+    build, labels = kinds()[kind]
+    found = []
+    for which in (SparringTrainer, transformers.Trainer):
+        torch.manual_seed(0)
+        data = Sentences()
+        data.labels = labels
+        words = {} if which is transformers.Trainer else {"recipe": lambda net, loss, **options: sp.Objective(net, loss, **options)}
+        trainer = which(model=build(), args=arguments(tmp_path, max_grad_norm=0), train_dataset=data, **words)
+        start = weights(trainer.model)
+        trainer.train()
+        found.append((weights(trainer.model), [h["loss"] for h in trainer.state.log_history if "loss" in h]))
+        assert (start - found[-1][0]).abs().max() > 1e-6
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-6)
+    assert found[0][1] == pytest.approx(found[1][1], abs=1e-4)
+
+
+def test_tokens_are_counted_over_all_accumulated_batches(tmp_path: Path) -> None:
+    """Rows of different length: the mean over the tokens of both halves is not the mean of their means, in the penalty neither."""
+    start = EvenStart(sp.L2(0.5), start=0.1)
+    recipe = partial(sp.recipes.vat, at="model.embed_tokens", by=start)
+    build, labels = kinds()["next token"]
+    data = Sentences()
+    data.labels = labels
+    found = []
+    for size, steps in ((8, 1), (4, 2)):
+        torch.manual_seed(0)
+        args = arguments(tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=steps, max_grad_norm=0)
+        trainer = SparringTrainer(model=build(), args=args, train_dataset=data, recipe=recipe)
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vat", "smart", "free_lb"])
+def test_gradient_checkpointing_changes_nothing(name: str, tmp_path: Path) -> None:
+    found = []
+    for on in (False, True):
+        words = {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if on else {}
+        args = arguments(tmp_path, gradient_checkpointing=on, max_steps=2, **words)
+        trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES[name])
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
+def test_free_training_updates_after_every_replay(tmp_path: Path) -> None:
+    """Two replays of two batches are four steps of the optimiser, clipped and followed by the next as in a loop of your own."""
+    args = arguments(tmp_path, max_steps=2)
+    trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES["free_at"])
+    seen: list[Any] = []
+    training_step = trainer.training_step
+    trainer.training_step = lambda net, batch, items: (seen.append(batch), training_step(net, batch, items))[1]
+    torch.manual_seed(5)
+    trainer.train()
+    mine = model()
+    objective = RECIPES["free_at"](mine, sp.cross_entropy)
+    optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
+    torch.manual_seed(3)  # the Trainer's own seed; the start is drawn after its shuffle
+    torch.empty((), dtype=torch.int64).random_()
+    for batch in seen:
+        batch = dict(batch)
+        targets = batch.pop("labels")
+        for loss in objective.steps(batch, targets):
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(weights(trainer.model), weights(mine), rtol=0, atol=1e-6)
+
+
+def test_evaluation_is_the_framework_s_own(tmp_path: Path) -> None:
+    """Also under bf16: what the Trainer wraps around the model's call is back after a training step."""
+    args = arguments(tmp_path, bf16=True, max_steps=1)
+    ours = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES["vat"])
+    ours.train()
+    plain = transformers.Trainer(model=model(), args=args, train_dataset=Sentences())
+    plain.train()
+    plain.model.load_state_dict(ours.model.state_dict())
+    assert ours.evaluate(Sentences())["eval_loss"] == plain.evaluate(Sentences())["eval_loss"]
+
+
 def test_what_cannot_work_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the batch has no labels"):
         SparringTrainer(
@@ -123,9 +247,58 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
             train_dataset=Sentences(),
             recipe=RECIPES["free_at"],
         )
-    with pytest.raises(TypeError, match="SparringTrainer"):
-        sp.recipes.vat(model(), sp.cross_entropy, at=WORDS)(
-            input_ids=torch.ones(1, 3, dtype=torch.long), labels=torch.tensor([0])
-        )
+    away = SparringTrainer(model=model(), args=arguments(tmp_path), train_dataset=Sentences(), recipe=RECIPES["vat"])
+    away.objective.to("meta")
+    away.create_optimizer()
+    with pytest.raises(ValueError, match="the batch is on cpu and the objective's model on meta"):
+        away.training_step(away.model, {k: v[None] for k, v in Sentences()[0].items()}, 1)
 
 
+def refused(match: str, error: type[Exception], kind: type = SparringTrainer, **words: Any) -> None:
+    usual = {"model": model(), "train_dataset": Sentences(), "recipe": RECIPES["vat"]}
+    with pytest.raises(error, match=match):
+        kind(**{k: v for k, v in (usual | words).items() if v is not None})
+
+
+def test_what_an_objective_would_not_heed_is_refused(tmp_path: Path) -> None:
+    args = arguments(tmp_path)
+
+    class Own(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **words: Any) -> Any:
+            return model(**inputs).loss
+
+    refused(r"Own\.compute_loss would not be used", TypeError, with_sparring(Own), args=args)
+    refused("compute_loss_func would not be used", TypeError, args=args, compute_loss_func=lambda *_, **__: 0.0)
+    refused("a function of model and loss", TypeError, args=args, recipe=sp.L2(1.0))
+    refused(r"model\.bert\.encoder\.compile\(\)", ValueError, args=arguments(tmp_path, torch_compile=True))
+    refused("give model= instead", ValueError, args=args, model=None, model_init=lambda: model())
+    several = arguments(tmp_path)
+    several._n_gpu = 2
+    refused("start one process per GPU with torchrun", ValueError, args=several)
+    smooth = arguments(tmp_path, label_smoothing_factor=0.1)
+    refused("label_smoothing_factor=0.1 smooths classes", ValueError, args=smooth, model=model(labels=1))
+    data = Sentences()
+    data.labels = torch.rand(16, 3)
+    trainer = SparringTrainer(model=model(), args=args, train_dataset=data, recipe=RECIPES["vat"])
+    with pytest.raises(ValueError, match="set model.config.problem_type"):
+        trainer.train()
+
+
+def test_an_objective_as_the_model_says_what_to_write(tmp_path: Path) -> None:
+    objective = sp.recipes.vat(model(), sp.cross_entropy, at=WORDS)
+    with pytest.raises(TypeError, match=r"SparringTrainer\(model=model, recipe=...\)"):
+        transformers.Trainer(model=objective, args=arguments(tmp_path), train_dataset=Sentences()).train()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_parts_change_nothing(tmp_path: Path) -> None:
+    found = []
+    for on in (False, True):
+        net = model()
+        if on:
+            net.bert.encoder.compile(backend="aot_eager")
+        trainer = SparringTrainer(model=net, args=arguments(tmp_path, max_steps=2), train_dataset=Sentences(), recipe=RECIPES["vat"])
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)

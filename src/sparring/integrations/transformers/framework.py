@@ -69,6 +69,13 @@ def split(model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, Any], Ten
     return inputs, labels[:, 1:], {"**": mask, "outputs": mask[:, 1:]}
 
 
+def counted(items: Any, labels: Tensor, loss: Callable[..., Tensor]) -> Any:
+    """The Trainer counts labels; what has several of them at once, or several numbers to predict, is still one example."""
+    if items is None or loss not in (binary_cross_entropy, squared_loss) or labels.dim() < 2:
+        return items
+    return items / labels[0].numel()
+
+
 def check_trainer(trainer: Any, recipe: Any) -> None:
     """Refuse what a Trainer could be told that an objective would not heed."""
     if not callable(recipe):

@@ -19,7 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...objective import Objective
 from ..agreement import check_ranks, explained, of_this_rank
-from .framework import check_trainer, framework_loss, shifted_logits, shifts, split
+from .framework import check_trainer, counted, framework_loss, shifted_logits, shifts, split
 
 Recipe = Callable[..., Objective]
 
@@ -70,8 +70,10 @@ class Sparring:
         each = self.objective.update_each_loss
         total: Tensor | None = None
 
+        items = counted(num_items_in_batch, targets, self.objective.loss)
+
         def ask() -> Tensor:
-            return self.objective(batch, targets, valid, items=num_items_in_batch, part=None if parts == 1 else part)
+            return self.objective(batch, targets, valid, items=items, part=None if parts == 1 else part)
 
         with bare(raw), explained(self.objective, batch):
             for part in range(parts):
@@ -108,15 +110,15 @@ class Sparring:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any, *args: Any, **kwargs: Any) -> None:
-        super()._save_checkpoint(model, trial, *args, **kwargs)  # type: ignore[misc]
         trainer: Any = self
         folder = Path(trainer._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         own = of_this_rank(self.objective)
         if trainer.args.should_save:
             own = {k: v for k, v in self.objective.state_dict().items() if not k.startswith("model.")}
-        if own:
+        if own:  # written first: a checkpoint that the Trainer takes for whole has it
             folder.mkdir(parents=True, exist_ok=True)
             torch.save(own, folder / self._state_file(trainer.args.process_index))
+        super()._save_checkpoint(model, trial, *args, **kwargs)  # type: ignore[misc]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
