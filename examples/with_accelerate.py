@@ -29,3 +29,6 @@ for epoch in range(3):
         optimiser.step()
         optimiser.zero_grad()
     accelerator.print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
+
+weights = accelerator.gather(torch.cat([p.detach().flatten() for p in model.parameters()])[None])
+accelerator.print(f"{len(weights)} processes, their weights differ by {float((weights - weights[0]).abs().max())}")

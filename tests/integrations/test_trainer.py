@@ -12,8 +12,9 @@ transformers = pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import sparring as sp  # noqa: E402
 from even import EvenStart  # noqa: E402
+
+import sparring as sp  # noqa: E402
 from sparring.integrations.transformers import SparringTrainer, with_sparring  # noqa: E402
 
 WORDS = "bert.embeddings.word_embeddings"
@@ -157,7 +158,11 @@ def test_every_kind_of_loss_is_the_framework_s_own(kind: str, tmp_path: Path) ->
         torch.manual_seed(0)
         data = Sentences()
         data.labels = labels
-        words = {} if which is transformers.Trainer else {"recipe": lambda net, loss, **options: sp.Objective(net, loss, **options)}
+        words = (
+            {}
+            if which is transformers.Trainer
+            else {"recipe": lambda net, loss, **options: sp.Objective(net, loss, **options)}
+        )
         trainer = which(model=build(), args=arguments(tmp_path, max_grad_norm=0), train_dataset=data, **words)
         start = weights(trainer.model)
         trainer.train()
@@ -280,7 +285,7 @@ def test_what_an_objective_would_not_heed_is_refused(tmp_path: Path) -> None:
     data = Sentences()
     data.labels = torch.rand(16, 3)
     trainer = SparringTrainer(model=model(), args=args, train_dataset=data, recipe=RECIPES["vat"])
-    with pytest.raises(ValueError, match="set model.config.problem_type"):
+    with pytest.raises(ValueError, match=r"set model\.config\.problem_type"):
         trainer.train()
 
 
@@ -298,7 +303,9 @@ def test_compiled_parts_change_nothing(tmp_path: Path) -> None:
         net = model()
         if on:
             net.bert.encoder.compile(backend="aot_eager")
-        trainer = SparringTrainer(model=net, args=arguments(tmp_path, max_steps=2), train_dataset=Sentences(), recipe=RECIPES["vat"])
+        trainer = SparringTrainer(
+            model=net, args=arguments(tmp_path, max_steps=2), train_dataset=Sentences(), recipe=RECIPES["vat"]
+        )
         trainer.train()
         found.append(weights(trainer.model))
     torch.testing.assert_close(*found, rtol=0, atol=1e-6)

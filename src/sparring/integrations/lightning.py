@@ -39,7 +39,7 @@ class Sparring:
     _agreed: int = 0
 
     def split_batch(self, batch: Any) -> tuple[Any, ...]:
-        """What the objective is called with: inputs, targets and, where there is one, the padding mask. Override it for your batches."""
+        """What the objective is called with: inputs, targets and, where there is one, the padding mask. Yours to override."""
         if isinstance(batch, Mapping) and "labels" in batch:
             return {name: value for name, value in batch.items() if name != "labels"}, batch["labels"]
         if isinstance(batch, tuple | list) and len(batch) in (2, 3):
@@ -118,7 +118,9 @@ class Sparring:
         trainer = module.trainer
         for config in trainer.lr_scheduler_configs:
             if config.reduce_on_plateau:
-                raise ValueError("a scheduler that waits for a plateau cannot be used with a recipe that updates by itself")
+                raise ValueError(
+                    "a scheduler that waits for a plateau cannot be used with a recipe that updates by itself"
+                )
             steps = config.interval == "step"
             count = trainer.fit_loop.total_batch_idx if steps else trainer.current_epoch
             if (steps or trainer.is_last_batch) and (count + 1) % config.frequency == 0:

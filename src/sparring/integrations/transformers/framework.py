@@ -53,11 +53,11 @@ def split(model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, Any], Ten
             "labels call the objective with unlabelled= in a loop of your own"
         )
     labels = inputs.pop("labels")
-    if labels.is_floating_point() and _classifies(model) and model.config.problem_type is None:
-        if model.config.num_labels > 1:
-            raise ValueError(
-                'the labels are numbers, not classes: set model.config.problem_type to "multi_label_classification" or "regression"'
-            )
+    unsaid = _classifies(model) and model.config.problem_type is None and model.config.num_labels > 1
+    if unsaid and labels.is_floating_point():
+        raise ValueError(
+            'the labels are numbers, not classes: set model.config.problem_type to "multi_label_classification" or "regression"'
+        )
     ready = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if callable(ready) and "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
         inputs["decoder_input_ids"] = ready(labels=labels)

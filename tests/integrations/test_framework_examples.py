@@ -1,0 +1,72 @@
+"""The examples of other frameworks run as their first lines say, on several processes too."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launching import torchrun
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = pytest.mark.long
+
+
+def said(command: list[str]) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def falls(words: str) -> bool:
+    """Whether the loss of the last epoch is below that of the first."""
+    losses = [float(found) for found in re.findall(r"loss ([0-9.]+)", words)]
+    return len(losses) == 3 and losses[-1] < losses[0]
+
+
+def test_accelerate_on_one_process_and_on_two() -> None:
+    pytest.importorskip("accelerate")
+    script = str(EXAMPLES / "with_accelerate.py")
+    assert "1 processes, their weights differ by 0.0" in said([sys.executable, script])
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        "2",
+        "--cpu",
+        "--main_process_port",
+        "0",
+    ]
+    words = said([*launch, script])
+    assert "2 processes, their weights differ by 0.0" in words
+    assert falls(words)
+
+
+def test_a_plain_loop_on_two_processes() -> None:
+    words = torchrun(EXAMPLES / "with_ddp.py")
+    assert "2 processes, their weights differ by 0.0" in words
+    assert falls(words)
+
+
+def test_lightning_on_two_processes() -> None:
+    pytest.importorskip("lightning")
+    words = torchrun(EXAMPLES / "with_lightning.py")
+    assert words.count("sparring/clean_loss") == 1
+    assert float(re.search(r"'sparring/clean_loss': ([0-9.]+)", words)[1]) < 1.5
+
+
+def test_skorch_searches_a_radius() -> None:
+    pytest.importorskip("skorch")
+    scores = [
+        float(found)
+        for found in re.findall(r"accuracy ([0-9.]+)", said([sys.executable, str(EXAMPLES / "with_skorch.py")]))
+    ]
+    assert len(scores) == 3
+    assert min(scores) > 0.6
+    assert len(set(scores)) > 1, "the radius made no difference"
