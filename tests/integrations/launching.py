@@ -17,7 +17,7 @@ def torchrun(script: Path, *words: str, processes: int = 2) -> str:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
     done = subprocess.run(
-        [*command, str(script), *words], capture_output=True, text=True, timeout=900, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        [*command, str(script), *words], capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

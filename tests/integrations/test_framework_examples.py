@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 def said(command: list[str]) -> str:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

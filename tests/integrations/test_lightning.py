@@ -225,6 +225,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(even("0", "2", 16)))
 def test_two_processes_equal_one(name: str, two: Path) -> None:
     """Lightning's sampler deals the examples out in turn: process 0 has the even ones of every joined batch."""
@@ -236,6 +237,7 @@ def test_two_processes_equal_one(name: str, two: Path) -> None:
     assert (one - weights(Plain())).abs().max() > 1e-3
 
 
+@pytest.mark.long
 def test_processes_with_different_terms_are_refused(two: Path) -> None:
     for rank in range(2):
         assert "process 0 has salt at" in (two / f"refused-{rank}.txt").read_text()

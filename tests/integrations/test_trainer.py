@@ -272,10 +272,16 @@ def test_what_an_objective_would_not_heed_is_refused(tmp_path: Path) -> None:
         def compute_loss(self, model: Any, inputs: Any, **words: Any) -> Any:
             return model(**inputs).loss
 
+    class Sharded(transformers.Trainer):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            self.is_fsdp_enabled = True
+
     refused(r"Own\.compute_loss would not be used", TypeError, with_sparring(Own), args=args)
     refused("compute_loss_func would not be used", TypeError, args=args, compute_loss_func=lambda *_, **__: 0.0)
     refused("a function of model and loss", TypeError, args=args, recipe=sp.L2(1.0))
     refused(r"model\.bert\.encoder\.compile\(\)", ValueError, args=arguments(tmp_path, torch_compile=True))
+    refused("fully_shard in a loop of your own", ValueError, with_sparring(Sharded), args=args)
     refused("give model= instead", ValueError, args=args, model=None, model_init=lambda: model())
     several = arguments(tmp_path)
     several._n_gpu = 2

@@ -22,6 +22,7 @@ from test_trainer import Sentences, arguments, model, weights  # noqa: E402
 
 from sparring.integrations.transformers import SparringTrainer  # noqa: E402
 
+pytestmark = pytest.mark.long
 RECIPES = even("bert.embeddings.word_embeddings", "dropout", 16)
 
 

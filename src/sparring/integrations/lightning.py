@@ -77,6 +77,15 @@ class Sparring:
                 "torch.compile(module) compiles training_step as a whole, and no perturbation can enter it: leave it out and compile "
                 "the parts of the model without a site, such as model.encoder.compile()"
             )
+        self._agree()
+
+    def setup(self, stage: str) -> None:
+        """Before Lightning wraps the module: wrappers of processes that differ wait for each other forever."""
+        super().setup(stage)  # type: ignore[misc]
+        if stage == "fit" and isinstance(getattr(self, "objective", None), Objective):
+            self._agree()
+
+    def _agree(self) -> None:
         if self._agreed != id(self.objective):
             check_ranks(self.objective)
             self._agreed = id(self.objective)

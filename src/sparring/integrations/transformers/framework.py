@@ -106,5 +106,10 @@ def check_trainer(trainer: Any, recipe: Any) -> None:
             f"one process with {trainer.args.n_gpu} GPUs would use nn.DataParallel, which copies the model without its sites: start "
             "one process per GPU with torchrun, or show it one with CUDA_VISIBLE_DEVICES=0"
         )
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "FSDP and DeepSpeed shard the model behind the Trainer's back, which recipes were never tried with: leave them out, or shard "
+            "the model with fully_shard in a loop of your own"
+        )
     if trainer.model_init is not None:
         raise ValueError("model_init= makes a new model behind the objective's back: give model= instead")
