@@ -193,7 +193,7 @@ def test_every_task_builds_its_networks_and_the_papers_settings_are_pinned(name)
         # Section 5: K = 3 ResNet-18 (512 features); predecessor's code: SGD .02, cosine to 1e-4, batches of 64, 150 epochs.
         pinned = {
             "members": 3, "architecture": "resnet", "width": 64, "optimiser": "sgd", "lr": 0.02, "momentum": 0.9,
-            "weight_decay": 5e-4, "schedule": "cosine", "lr_end": 1e-4, "batch": 64, "epochs": 150, "epsilon": 0.02,
+            "weight_decay": 5e-4, "schedule": "cosine", "lr_end": 1e-4, "batch": 64, "epochs": 150, "radius": 0.02,
             "examples": 0, "test_examples": 0, "certified_radius": 0.0005,
         }  # fmt: skip
         assert {key: values[key] for key in pinned} == pinned

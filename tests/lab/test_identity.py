@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparring.lab.compare import read_runs
+from sparring.lab.data.fingerprint import noted
 from sparring.lab.errors import RunError
 from sparring.lab.pool import Job, finished
 from sparring.lab.registry import task
@@ -48,6 +49,33 @@ def test_other_data_is_another_run(tmp_path: Path, method: str) -> None:
         with pytest.raises(RunError, match=r"was trained on other data: movielens/ml-100k/u.data differs"):
             reuse()
     assert files.read_json(run / "result.json")["test"] == result["test"], "the run is as it was"
+
+
+def words(folder: Path, last: str = "stop") -> Setting:
+    """A language model on a text of its own."""
+    (folder / "ptb").mkdir(parents=True, exist_ok=True)
+    for part in ("train", "valid", "test"):
+        (folder / "ptb" / f"ptb.{part}.txt").write_text(f" go on and {last} \n" * 50)
+    return task("ptb").setting("plain", "small", 0, folder, {"epochs": 1})
+
+
+def test_what_a_process_remembers_counts_as_read(tmp_path: Path) -> None:
+    setting = words(tmp_path)
+    found = []
+    for _ in range(2):
+        with noted() as files_read:
+            task("ptb").load(setting)
+        found.append(files_read)
+    assert found[0] == found[1]
+    assert {path.name for path in found[0]} == {"ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"}
+
+
+def test_what_a_process_remembers_is_forgotten_when_a_file_changes(tmp_path: Path) -> None:
+    task("ptb").load(words(tmp_path))
+    before = task("ptb").load(words(tmp_path)).extra["vocabulary"]
+    after = task("ptb").load(words(tmp_path, last="halt")).extra["vocabulary"]
+    assert "stop" in list(before.words)
+    assert "halt" in list(after.words)
 
 
 def test_a_stopped_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sparring.nn import (
     bernoulli_kl,
     column_norms,
     dropout_kl,
-    find_consumers,
+    find_next_layers,
     gaussian_kl,
 )
 from sparring.nn.dropout.kl import GAUSSIAN_CUBIC, concrete_kl
@@ -165,7 +165,7 @@ class Functional(nn.Module):
 
 def test_consumers_are_found_through_functions_and_forks() -> None:
     model = Functional()
-    found = find_consumers(model, ["drop"], torch.randn(2, 3))
+    found = find_next_layers(model, ["drop"], torch.randn(2, 3))
     assert found["drop"].names == ("mean", "spread")
     expected = model.mean.weight.square().sum(0) + model.spread.weight.square().sum(0)
     torch.testing.assert_close(found["drop"].norms(model), expected)
@@ -192,13 +192,13 @@ def test_consumers_behind_recurrent_layers_are_not_the_dropouts(kind: type[nn.RN
             last = last[0] if isinstance(last, tuple) else last
             return self.head(torch.cat([last[0], last[1]], 1))
 
-    found = find_consumers(Reader(), ["drop"], torch.randn(2, 4, 3))
+    found = find_next_layers(Reader(), ["drop"], torch.randn(2, 4, 3))
     assert (found["drop"].names, found["drop"].units) == (("rnn",), 3)
 
 
 def test_flattened_channels_are_grouped() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), BernoulliDropout(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
-    found = find_consumers(model, ["1"], torch.randn(1, 1, 4, 4))
+    found = find_next_layers(model, ["1"], torch.randn(1, 1, 4, 4))
     head = model[4]
     assert isinstance(head, nn.Linear)
     torch.testing.assert_close(found["1"].norms(model), head.weight.square().reshape(2, 3, 4).sum((0, 2)))
@@ -215,7 +215,7 @@ def test_units_are_followed_through_concatenations() -> None:
             return self.fc(torch.cat([x[:, :1], kept.flip(1), x], 1)) + self.other(kept).sum(1, keepdim=True)
 
     model = Dense()
-    found = find_consumers(model, ["drop"], torch.randn(2, 2))["drop"]
+    found = find_next_layers(model, ["drop"], torch.randn(2, 2))["drop"]
     assert (found.names, found.columns) == (("fc", "other"), ((-1, 1, 0, -1, -1), None))
     squares = model.fc.weight.square()[0]
     torch.testing.assert_close(found.norms(model), squares[[2, 1]] + model.other.weight.square().sum(0))
@@ -227,7 +227,7 @@ def test_the_middle_block_of_a_dense_network_is_consumed_by_its_later_layers_and
 
     net = FCDenseNet(3, first=4, growth=3, down=(1, 1), middle=3, middle_dropout=lambda units: BernoulliDropout(1))
     names = [f"middle.layers.{i}.dropout" for i in range(3)]
-    found = find_consumers(net, names, torch.randn(1, 3, 12, 16))
+    found = find_next_layers(net, names, torch.randn(1, 3, 12, 16))
     channels = 4 + 3 + 3
     for i, name in enumerate(names):
         expected = torch.zeros(3)
@@ -243,7 +243,7 @@ def test_the_middle_block_of_a_dense_network_is_consumed_by_its_later_layers_and
 def test_mixed_units_are_refused() -> None:
     normed = nn.Sequential(BernoulliDropout(4), nn.LayerNorm(4), nn.Linear(4, 1))
     with pytest.raises(ValueError, match="mixed"):
-        find_consumers(normed, ["0"], torch.randn(2, 4))
+        find_next_layers(normed, ["0"], torch.randn(2, 4))
 
     class Residual(nn.Module):
         def __init__(self) -> None:
@@ -254,11 +254,11 @@ def test_mixed_units_are_refused() -> None:
             return self.fc(self.one(x) + self.two(x))
 
     with pytest.raises(ValueError, match="mixed"):
-        find_consumers(Residual(), ["one", "two"], torch.randn(2, 3))
+        find_next_layers(Residual(), ["one", "two"], torch.randn(2, 3))
     with pytest.raises(ValueError, match="give weights="):
-        find_consumers(nn.Sequential(nn.Linear(2, 2), BernoulliDropout(2)), ["1"])
+        find_next_layers(nn.Sequential(nn.Linear(2, 2), BernoulliDropout(2)), ["1"])
     with pytest.raises(ValueError, match="consumes 1"):
-        find_consumers(nn.Sequential(nn.Linear(2, 2), BernoulliDropout(2)), ["1"], torch.randn(1, 2))
+        find_next_layers(nn.Sequential(nn.Linear(2, 2), BernoulliDropout(2)), ["1"], torch.randn(1, 2))
 
 
 @pytest.mark.parametrize("make", [BernoulliDropout, ConcreteDropout, GaussianDropout])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..nn import BernoulliDropout, ConcreteDropout, Consumers, GaussianDropout, dropout_kl, find_consumers
+from ..nn import BernoulliDropout, ConcreteDropout, GaussianDropout, NextLayers, dropout_kl, find_next_layers
 from ..nn.matching import match
 from ..passes.step import Step
 from .playable import Playable
@@ -44,7 +44,7 @@ class DropoutKL(Playable):
     weights: Weights | None = None
     weight: float = 1.0
     name: str = "dropout_kl"
-    _found: dict[str, Consumers] = field(default_factory=dict, repr=False)
+    _found: dict[str, NextLayers] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.prior_scale <= 0:
@@ -65,7 +65,7 @@ class DropoutKL(Playable):
         layers = match(step.model, self.at, lambda m: isinstance(m, learned), "learned dropout layer")
         missing = [name for name in layers if name not in given and name not in self._found]
         if missing:
-            self._found.update(find_consumers(step.model, missing, step.inputs))
+            self._found.update(find_next_layers(step.model, missing, step.inputs))
         pieces = []
         for name, layer in layers.items():
             norms = _given_norms(given[name]) if name in given else self._found[name].norms(step.model)

@@ -4,6 +4,9 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import pytest
+
+from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.studies.records import Record, append, read
 
@@ -73,3 +76,12 @@ def test_a_record_belongs_to_its_setting_seed_role_and_version() -> None:
     older = Record({**line, "values": {k: v for k, v in line["values"].items() if k != "weight"}})
     assert older.of(setting, "tuning", 1)
     assert not older.of(entry.setting("noise", seed=3, overrides={"radius": 0.5, "weight": 2.0}), "tuning", 1)
+
+
+def test_a_figure_that_the_runs_do_not_have_is_no_divergence() -> None:
+    whole = Record({**LINE, "seed": 1, "test": {"accuracy": 90.0, "margin": None}})
+    assert whole.figure("test", "accuracy") == 90.0
+    assert whole.figure("test", "margin") != whole.figure("test", "margin")
+    assert Record({**LINE, "seed": 1}).figure("test", "accuracy") != 0
+    with pytest.raises(LabError, match=r"no test figure 'audit'; they have accuracy, margin"):
+        whole.figure("test", "audit")

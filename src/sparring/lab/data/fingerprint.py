@@ -10,15 +10,18 @@
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
+from typing import TypeVar
 
 from .download import sha256_of
 from .errors import blame
 
+T = TypeVar("T")
 _noted: ContextVar[set[Path] | None] = ContextVar("noted", default=None)
 
 
@@ -38,6 +41,46 @@ def note(path: Path) -> None:
     files = _noted.get()
     if files is not None:
         files.add(path)
+
+
+def remembered(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Keep the last `most` answers of a reader. A remembered answer counts as read, and is forgotten when a file changes.
+
+    >>> @remembered(1)
+    ... def read(path):
+    ...     note(path)
+    ...     return path.read_text()
+    """
+
+    def wrap(read: Callable[..., T]) -> Callable[..., T]:
+        known: OrderedDict[tuple[Hashable, ...], tuple[T, dict[Path, tuple[int, int] | None]]] = OrderedDict()
+
+        @wraps(read)
+        def again(*arguments: Hashable) -> T:
+            answer, files = known.pop(arguments, (None, None))
+            if files is None or any(_state(path) != state for path, state in files.items()):
+                with noted() as paths:
+                    answer = read(*arguments)
+                files = {path: _state(path) for path in paths}
+            known[arguments] = answer, files  # type: ignore[assignment]
+            while len(known) > most:
+                known.popitem(last=False)
+            for path in files:
+                note(path)
+            return answer  # type: ignore[return-value]
+
+        return again
+
+    return wrap
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does; None where it is gone."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def fingerprint(files: Iterable[Path], root: Path) -> dict[str, str]:

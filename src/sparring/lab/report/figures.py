@@ -1,6 +1,6 @@
 """The figures a task can hand to the report: plain data, made here, stored as JSON, drawn by `svg`.
 
->>> figure = curves("Accuracy under PGD", "epsilon", [0.0, 0.1], "accuracy", {"plain": [0.9, 0.2]}, note="not masked")
+>>> figure = curves("Accuracy under PGD", "radius", [0.0, 0.1], "accuracy", {"plain": [0.9, 0.2]}, note="not masked")
 >>> figure["kind"], figure["series"]
 ('curves', {'plain': [0.9, 0.2]})
 """
@@ -29,7 +29,7 @@ def floats(values: Any) -> Any:
 def curves(
     title: str, x_label: str, x: Numbers, y_label: str, series: Mapping[str, Numbers], note: str = "", log: bool = False
 ) -> Figure:
-    """Lines over a shared x axis: robustness curves (put the audit's verdict in `note`), metric against epsilon."""
+    """Lines over a shared x axis: robustness curves (put the audit's verdict in `note`), metric against radius."""
     drawn = {name: floats(values) for name, values in series.items()}
     axes = {"x_label": x_label, "x": floats(x), "y_label": y_label, "log": log}
     return {"kind": "curves", "title": title, **axes, "series": drawn, "note": note}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import RunError
+from ..errors import LabError, RunError
 from ..runs.files import plain
 from ..task import Setting
 
@@ -32,7 +32,12 @@ class Record:
 
     def figure(self, split: str, name: str) -> float:
         """A figure of a split; nan where it is undefined or the run diverged."""
-        value = (self.entries[split] or {}).get(name)
+        figures = self.entries[split]
+        if figures and name not in figures:
+            raise LabError(
+                f"runs of {self.entries['task']} have no {split} figure {name!r}; they have {', '.join(figures)}"
+            )
+        value = (figures or {}).get(name)
         return float("nan") if value is None else float(value)
 
     def of(self, setting: Setting, role: Role, version: int) -> bool:

@@ -41,4 +41,24 @@ UNCERTAINTY = replace(
         Expect("lbd", "mc", 12.44),
     ),
 )
-STUDIES = (ACCURACY, UNCERTAINTY)
+DIGITS = replace(
+    ACCURACY,
+    name="lbd-accuracy-digits",
+    claim="on 8 x 8 digits learnable Bernoulli dropout > Concrete > Gaussian and MC dropout in accuracy",
+    scale="tiny",
+    settings={"epochs": 60, "schedule": "cosine"},
+    tuning_seeds=(100, 101),
+    shrunk="8 x 8 digits and a small network instead of CIFAR-10 and VGG-19, 60 epochs; a rate for every unit in all methods",
+    records="lbd-digits",
+)
+UNCERTAINTY_DIGITS = replace(
+    UNCERTAINTY,
+    name="lbd-uncertainty-digits",
+    claim="on 8 x 8 digits learnable Bernoulli dropout > Concrete > Gaussian and MC dropout in PAvgPU",
+    scale=DIGITS.scale,
+    settings=DIGITS.settings,
+    tuning_seeds=DIGITS.tuning_seeds,
+    shrunk=DIGITS.shrunk,
+    records=DIGITS.records,
+)
+STUDIES = (DIGITS, UNCERTAINTY_DIGITS, ACCURACY, UNCERTAINTY)

@@ -24,8 +24,8 @@ def draw(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
         inputs, targets = some(data.test, setting["swept"])
         largest = float(inputs[0].numel()) ** 0.5
         drawn += [
-            swept(model, inputs, targets, pixels, setting["epsilon"] / 4, 1.0, "L-infinity"),
-            swept(model, inputs, targets, euclidean, setting["epsilon"] * largest / 8, largest, "L2"),
+            swept(model, inputs, targets, pixels, setting["radius"] / 4, 1.0, "L-infinity"),
+            swept(model, inputs, targets, euclidean, setting["radius"] * largest / 8, largest, "L2"),
             heatmap(
                 "Mean cosine of members' input gradients",
                 "member",

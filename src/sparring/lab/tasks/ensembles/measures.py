@@ -35,7 +35,7 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
         return found | under_attack(model, split, setting)
     if setting["watched"]:
         inputs, targets = some(split, setting["watched"])
-        attack = attacks.PGD(pixels(setting["epsilon"]), steps=setting["margin_steps"], loss="margin")
+        attack = attacks.PGD(pixels(setting["radius"]), steps=setting["margin_steps"], loss="margin")
         found["margin"] = 100 * robust_accuracy(bare(model), attack, inputs, targets).plain
     return found
 
@@ -77,7 +77,7 @@ def under_attack(model: nn.Module, split: Attacked, setting: Setting) -> dict[st
         for name, values in gradients.quantiles().items():
             found |= {f"{name}_{level}": value for level, value in zip((25, 50, 75), values)}
     table: list[tuple[int, Mapping[str, Any]]] = [
-        (setting["autoattack"], {"autoattack": attacks.AutoAttack(pixels(setting["epsilon"]))}),
+        (setting["autoattack"], {"autoattack": attacks.AutoAttack(pixels(setting["radius"]))}),
         (setting["saliency"], saliency(setting)),
         (setting["black_box"], black_box(split.helpers, setting)),
     ]
@@ -88,14 +88,14 @@ def under_attack(model: nn.Module, split: Attacked, setting: Setting) -> dict[st
                 found[name] = 100 * robust_accuracy(model, attack, inputs, targets).plain
     if setting["audited"]:
         inputs, targets = some(split, setting["audited"])
-        verdict = audit(model, inputs, targets, pixels(setting["epsilon"]), autoattack=False)
+        verdict = audit(model, inputs, targets, pixels(setting["radius"]), autoattack=False)
         found |= {"worst-case accuracy": 100 * verdict.lowest, "masked": 100.0 * (verdict.verdict == "masked")}
     return found
 
 
 def white_box(setting: Setting, times: int = 1) -> dict[str, Any]:
     """Attacks that see the gradient, at the radius or a multiple of it."""
-    ball, more = pixels(times * setting["epsilon"]), "" if times == 1 else f" x{times}"
+    ball, more = pixels(times * setting["radius"]), "" if times == 1 else f" x{times}"
     chosen = {
         "fgsm": attacks.FGSM(ball),
         "bim": attacks.BIM(ball),
@@ -117,7 +117,7 @@ def saliency(setting: Setting) -> dict[str, Any]:
 
 def black_box(surrogates: Mapping[str, nn.Module], setting: Setting) -> dict[str, Any]:
     """Table 5: the same attacks, crafted on models of the attacker's own."""
-    ball, chosen = pixels(setting["epsilon"]), {}
+    ball, chosen = pixels(setting["radius"]), {}
     for kind, surrogate in surrogates.items():
         other = bare(surrogate)
         chosen[f"type {kind} pgd"] = attacks.Transfer(attacks.PGD(ball), other, kind)  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
     ADP and TRS are published beside the sum of the cross-entropies: dividing by K keeps every method's step size alike.
     """
     assert isinstance(model, Ensemble)
-    members, radius = len(model), setting["epsilon"]
+    members, radius = len(model), setting["radius"]
     adversary = {
         "none": None,
         "fgsm": FastGradient(pixels(radius)),
@@ -74,7 +74,7 @@ def objective(model: nn.Module, setting: Setting, data: Data) -> Trainable:
         model,
         ADP(setting["entropy"] / members, setting["determinant"] / members),
         DEG(setting["deg"]),
-        TRS(setting["similarity"] / members, setting["smoothness"] / members, ball=pixels(setting["trs_epsilon"])),
+        TRS(setting["similarity"] / members, setting["smoothness"] / members, ball=pixels(setting["trs_radius"])),
         by=adversary,
         craft=setting["craft"],
     )

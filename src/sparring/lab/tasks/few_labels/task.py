@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ....metrics import expected_calibration_error
 from ...data.digits import digits as read_digits
+from ...data.fingerprint import remembered
 from ...data.idx import mnist
 from ...models.mlp import MLP
 from ...task import Data, Setting, Split, Task, Value
@@ -58,7 +59,7 @@ def digits(setting: Setting) -> Data:
     return few(inputs[:1297], labels[:1297], 297, (inputs[1297:], labels[1297:]), setting)
 
 
-@cache
+@remembered(2)
 def flat_mnist(folder: Path | None, split: str) -> tuple[Tensor, Tensor]:
     """MNIST as rows of 784 numbers in [0, 1]."""
     found = mnist(split, folder)

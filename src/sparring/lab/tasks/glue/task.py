@@ -27,7 +27,10 @@ from .sentences import as_targets, corpus, encode_words, generated, joined, trim
 
 
 def load(name: str, setting: Setting) -> Data:
-    """Generated sentences at `tiny`, the native files else; `examples` above 0 takes the first so many (shuffled)."""
+    """Generated sentences at `tiny`, the native files else.
+
+    A tenth validates; `examples` and `validated` above 0 take only so many of the shuffled sentences of each.
+    """
     if setting["length"] < 3:
         raise LabError(
             f"length={setting['length']} does not fit; it must be at least 3, for a start, a word and an end"
@@ -38,7 +41,8 @@ def load(name: str, setting: Setting) -> Data:
         known, tested = corpus(name, setting.data)
     order = np.random.default_rng(0).permutation(len(known))
     held = max(1, len(known) // 10)
-    train, validation = known.take(order[held:][: setting["examples"] or None]), known.take(order[:held])
+    train = known.take(order[held:][: setting["examples"] or None])
+    validation = known.take(order[:held][: setting["validated"] or None])
     encoder, size = encoder_of(setting), 0
     if encoder == "scratch":
         vocabulary = vocabulary_of(train)
@@ -94,6 +98,7 @@ PAPER: dict[str, Value] = {
     "encoder": "google-bert/bert-base-uncased",
     "freeze_words": False,
     "examples": 0,
+    "validated": 0,
     "length": 128,
     "width": 128,  # width and layers: of the encoder from scratch
     "layers": 2,
@@ -107,7 +112,14 @@ PAPER: dict[str, Value] = {
     "warmup": 0.1,
     "clip": 1.0,
 }
-SMALL: dict[str, Value] = {**PAPER, "encoder": "auto", "examples": 10_000, "optimiser": "adamw", "beta2": 0.999}
+SMALL: dict[str, Value] = {
+    **PAPER,
+    "encoder": "auto",
+    "examples": 10_000,
+    "validated": 1000,
+    "optimiser": "adamw",
+    "beta2": 0.999,
+}
 TINY: dict[str, Value] = {
     **SMALL,
     "encoder": "scratch",

@@ -1,13 +1,13 @@
 """Texts for language models: generated sentences, Penn Treebank, WikiText-2."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.fingerprint import remembered
 from ...data.language import EOS, ptb, wikitext2
 from ...data.vocabulary import Vocabulary
 from ...task import Data, Setting, Split
@@ -44,7 +44,7 @@ def sentences(count: int, seed: int) -> list[str]:
     return words
 
 
-@cache
+@remembered(3)
 def corpus(name: str, folder: Path | None) -> tuple[Vocabulary, dict[str, Tensor]]:
     """The words of a corpus and its three texts as numbers, read once per process."""
     if name == "generated":

@@ -109,8 +109,8 @@ TASKS = (
         score="accuracy",
         better="higher",
         scales={
-            "tiny": {**IMAGES, "width": 8, "epochs": 5},
-            "small": {**IMAGES, "width": 32, "epochs": 15, "attacked": 500},
+            "tiny": {**IMAGES, "width": 8, "epochs": 30},
+            "small": {**IMAGES, "width": 32, "epochs": 30, "attacked": 500},
         },
         methods=around_input(radius=0.06, distance=1.0),
         load=load,

@@ -6,7 +6,6 @@ labelled or not, that occur in at least `minimum` of them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ...data import DataError
 from ...data.files import as_folder
+from ...data.fingerprint import remembered
 from ...data.imdb import elec, electronics, imdb
 from ...data.language import EOS
 from ...data.preparing import Preparation, spaces
@@ -64,7 +64,7 @@ def no_more() -> list[str]:
     )
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...]) -> Reviews:
     """All that both stages need, read once per process."""
     labelled, unlabelled, held, tested, minimum, largest = shapes

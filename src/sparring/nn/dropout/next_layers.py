@@ -59,7 +59,7 @@ def column_norms(module: nn.Module, units: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Consumers:
+class NextLayers:
     """The layers whose weights meet a dropout layer's units, and how many units there are.
 
     Attributes:
@@ -88,12 +88,12 @@ class Consumers:
         return torch.stack(found).sum(0)
 
 
-def find_consumers(model: nn.Module, layers: Iterable[str], inputs: Any = None) -> dict[str, Consumers]:
+def find_next_layers(model: nn.Module, layers: Iterable[str], inputs: Any = None) -> dict[str, NextLayers]:
     """The layers whose weights consume the output of each named layer.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Dropout2d(), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
-    >>> find_consumers(model, ["1"], inputs=torch.zeros(1, 1, 4, 4))
-    {'1': Consumers(names=('4',), units=8)}
+    >>> find_next_layers(model, ["1"], inputs=torch.zeros(1, 1, 4, 4))
+    {'1': NextLayers(names=('4',), units=8)}
 
     Inside an `nn.Sequential` the next weighted layer is read off; elsewhere a copy of the model runs on `inputs`, a few
     passes whatever the number of units, and units are followed on their way, through concatenations too.
@@ -113,7 +113,7 @@ def find_consumers(model: nn.Module, layers: Iterable[str], inputs: Any = None) 
     return known | (_traced(model, unknown, inputs) if unknown else {})
 
 
-def _next_in_sequence(model: nn.Module, name: str) -> Consumers | None:
+def _next_in_sequence(model: nn.Module, name: str) -> NextLayers | None:
     parent, _, key = name.rpartition(".")
     holder = model.get_submodule(parent)
     if not isinstance(holder, nn.Sequential):
@@ -123,13 +123,13 @@ def _next_in_sequence(model: nn.Module, name: str) -> Consumers | None:
         layer = holder._modules[later]
         if isinstance(layer, Weighted):
             sizes = [getattr(layer, size, None) for size in ("in_features", "in_channels", "input_size")]
-            return Consumers((f"{parent}.{later}" if parent else later,), next(s for s in sizes if isinstance(s, int)))
+            return NextLayers((f"{parent}.{later}" if parent else later,), next(s for s in sizes if isinstance(s, int)))
         if not isinstance(layer, _STEPS_OVER):
             return None
     return None
 
 
-def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, Consumers]:
+def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, NextLayers]:
     """Run a copy with some units turned into NaN and see at which inputs of weighted layers they arrive.
 
     NaN goes through whatever depends on it and stops at the weighted layers, whose outputs are mended. Which units are
@@ -185,7 +185,7 @@ def _traced(model: nn.Module, layers: list[str], inputs: Any) -> dict[str, Consu
     return _read(seen, sizes, first)
 
 
-def _read(seen: dict[str, list[Tensor]], sizes: dict[str, int], first: dict[str, int]) -> dict[str, Consumers]:
+def _read(seen: dict[str, list[Tensor]], sizes: dict[str, int], first: dict[str, int]) -> dict[str, NextLayers]:
     """From marks to units, layer by layer."""
     found: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in sizes}
     for consumer, rows in seen.items():
@@ -205,7 +205,7 @@ def _read(seen: dict[str, list[Tensor]], sizes: dict[str, int], first: dict[str,
     if lost:
         raise ValueError(f"no linear, convolutional or recurrent layer consumes {', '.join(lost)}; give weights=")
     return {
-        name: Consumers(
+        name: NextLayers(
             tuple(c for c, _ in met), sizes[name], tuple(_in_order(columns, sizes[name]) for _, columns in met)
         )
         for name, met in found.items()
