@@ -135,6 +135,9 @@ def test_several_losses_under_accumulation_and_bf16() -> None:
     joined = run(8)
     torch.testing.assert_close(run(4, accumulate_grad_batches=2), joined, rtol=0, atol=1e-6)
     torch.testing.assert_close(run(8, precision="bf16-mixed"), joined, rtol=0, atol=2e-2)
+    by_hand = Ours("free_lb", epochs=True)
+    by_hand.automatic_optimization = False
+    torch.testing.assert_close(fit(by_hand, batches(8)), joined, rtol=0, atol=1e-6)
     with pytest.raises(Exception, match="gradient accumulation is not supported for manual optimization"):
         fit(Ours("free_at"), accumulate_grad_batches=2)
 

@@ -201,28 +201,43 @@ def test_gradient_checkpointing_changes_nothing(name: str, tmp_path: Path) -> No
     torch.testing.assert_close(*found, rtol=0, atol=1e-6)
 
 
-def test_free_training_updates_after_every_replay(tmp_path: Path) -> None:
-    """Two replays of two batches are four steps of the optimiser, clipped and followed by the next as in a loop of your own."""
-    args = arguments(tmp_path, max_steps=2)
-    trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES["free_at"])
+FINITE = EvenStart(sp.L2(0.5), start=0.1, unroll="finite_difference")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [(RECIPES["free_at"], {}), (partial(sp.recipes.salt, at=WORDS, by=FINITE), {"bf16": True})],
+    ids=["two updates a batch", "finite differences choose their own precision"],
+)
+def test_a_batch_is_that_of_a_loop_of_your_own(recipe: Any, changes: dict[str, Any], tmp_path: Path) -> None:
+    args = arguments(tmp_path, max_steps=2, **changes)
+    trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=recipe)
     seen: list[Any] = []
     training_step = trainer.training_step
     trainer.training_step = lambda net, batch, items: (seen.append(batch), training_step(net, batch, items))[1]
-    torch.manual_seed(5)
     trainer.train()
     mine = model()
-    objective = RECIPES["free_at"](mine, sp.cross_entropy)
+    objective = recipe(mine, sp.cross_entropy)
     optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
     torch.manual_seed(3)  # the Trainer's own seed; the start is drawn after its shuffle
     torch.empty((), dtype=torch.int64).random_()
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
     for batch in seen:
         batch = dict(batch)
         targets = batch.pop("labels")
-        for loss in objective.steps(batch, targets):
+        for part in range(objective.parts(targets)):
+            with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in changes):
+                loss = objective(batch, targets, part=part if objective.update_each_loss else None)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.5)
-            optimizer.step()
-            optimizer.zero_grad()
+            if objective.update_each_loss:
+                update()
+        if not objective.update_each_loss:
+            update()
     torch.testing.assert_close(weights(trainer.model), weights(mine), rtol=0, atol=1e-6)
 
 
