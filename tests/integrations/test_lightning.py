@@ -175,6 +175,9 @@ def test_what_cannot_work_is_said() -> None:
     del empty.objective
     with pytest.raises(TypeError, match="Ours has no objective"):
         fit(empty)
+    forgetful = type("Forgetful", (Ours,), {"training_step": Plain.training_step})
+    with pytest.raises(RuntimeError, match=r"Forgetful\.training_step never asks the objective"):
+        fit(forgetful("vat"))
     away = Ours("vat")
     away.objective.to("meta")
     away._trainer = trainer()

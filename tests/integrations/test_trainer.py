@@ -293,6 +293,11 @@ def test_what_an_objective_would_not_heed_is_refused(tmp_path: Path) -> None:
             self.is_fsdp_enabled = True
 
     refused(r"Own\.compute_loss would not be used", TypeError, with_sparring(Own), args=args)
+    stepping = type("Stepping", (transformers.Trainer,), {"training_step": transformers.Trainer.training_step})
+    refused(r"Stepping\.training_step would not be used", TypeError, with_sparring(stepping), args=args)
+    type("Above", (SparringTrainer,), {"training_step": SparringTrainer.training_step})(
+        model=model(), args=args, recipe=RECIPES["vat"]
+    )
     refused("compute_loss_func would not be used", TypeError, args=args, compute_loss_func=lambda *_, **__: 0.0)
     refused("a function of model and loss", TypeError, args=args, recipe=sp.L2(1.0))
     refused(r"model\.bert\.encoder\.compile\(\)", ValueError, args=arguments(tmp_path, torch_compile=True))

@@ -65,6 +65,14 @@ class Sparring:
             module.log_dict(found, logger=bool(module.trainer.loggers))
         return loss if module.automatic_optimization else None
 
+    def on_train_batch_end(self, *args: Any) -> None:
+        """A training step of your own that forgets the objective would train without it, and nothing would say so."""
+        super().on_train_batch_end(*args)  # type: ignore[misc]
+        if isinstance(getattr(self, "objective", None), Objective) and self.objective.number == 0:
+            raise RuntimeError(
+                f"{type(self).__name__}.training_step never asks the objective: leave it out, or let it call super().training_step(...)"
+            )
+
     def _check(self) -> None:
         module: Any = self
         if not isinstance(getattr(self, "objective", None), Objective):

@@ -76,20 +76,16 @@ def counted(items: Any, labels: Tensor, loss: Callable[..., Tensor]) -> Any:
     return items / labels[0].numel()
 
 
-def check_trainer(trainer: Any, recipe: Any) -> None:
+def check_trainer(trainer: Any, recipe: Any, mixin: type) -> None:
     """Refuse what a Trainer could be told that an objective would not heed."""
     if not callable(recipe):
         raise TypeError(
             f"SparringTrainer(recipe={recipe!r}): a function of model and loss is needed, such as "
             'partial(sp.recipes.vat, at="...", ball=sp.L2(1.0))'
         )
-    own = [
-        f"{kind.__name__}.{name}"
-        for kind in type(trainer).__mro__
-        if issubclass(kind, Trainer) and kind is not Trainer
-        for name in ("compute_loss", "training_step")
-        if name in vars(kind)
-    ]
+    kinds = [kind for kind in type(trainer).__mro__ if issubclass(kind, Trainer) and kind is not Trainer]
+    own = [f"{kind.__name__}.compute_loss" for kind in kinds if "compute_loss" in vars(kind)]
+    own += [f"{k.__name__}.training_step" for k in kinds if "training_step" in vars(k) and not issubclass(k, mixin)]
     own += ["compute_loss_func"] if trainer.compute_loss_func is not None else []
     if own:
         raise TypeError(
@@ -108,8 +104,8 @@ def check_trainer(trainer: Any, recipe: Any) -> None:
         )
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError(
-            "FSDP and DeepSpeed shard the model behind the Trainer's back, which recipes were never tried with: leave them out, or shard "
-            "the model with fully_shard in a loop of your own"
+            "FSDP and DeepSpeed shard the model behind the Trainer's back, which recipes were never tried with: leave them out, or "
+            "shard the model with fully_shard in a loop of your own"
         )
     if trainer.model_init is not None:
         raise ValueError("model_init= makes a new model behind the objective's back: give model= instead")

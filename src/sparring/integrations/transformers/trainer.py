@@ -40,7 +40,7 @@ class Sparring:
     def __init__(self, *args: Any, recipe: Recipe, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         trainer: Any = self
-        check_trainer(trainer, recipe)
+        check_trainer(trainer, recipe, Sparring)
         model = trainer.accelerator.unwrap_model(trainer.model)
         options: dict[str, Any] = {"reduction": "tokens"}
         if shifts(model):
