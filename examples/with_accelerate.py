@@ -1,7 +1,7 @@
 """Sparring under Hugging Face accelerate: prepare the objective as you would the model.
 
-python examples/with_accelerate.py
-accelerate launch --num_processes 2 --cpu examples/with_accelerate.py
+accelerate launch --num_processes 2 examples/with_accelerate.py      # on two GPUs
+torchrun --nproc-per-node 2 examples/with_accelerate.py              # on processors: accelerate's own launcher would start one process
 """
 
 import torch

@@ -29,21 +29,9 @@ def falls(words: str) -> bool:
     return len(losses) == 3 and losses[-1] < losses[0]
 
 
-def test_accelerate_on_one_process_and_on_two() -> None:
+def test_accelerate_on_two_processes() -> None:
     pytest.importorskip("accelerate")
-    script = str(EXAMPLES / "with_accelerate.py")
-    assert "1 processes, their weights differ by 0.0" in said([sys.executable, script])
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--num_processes",
-        "2",
-        "--cpu",
-        "--main_process_port",
-        "0",
-    ]
-    words = said([*launch, script])
+    words = torchrun(EXAMPLES / "with_accelerate.py")
     assert "2 processes, their weights differ by 0.0" in words
     assert falls(words)
 
