@@ -30,10 +30,10 @@ class Sparring(NeuralNetClassifier):
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         self._set_training(True)
-        total = 0.0
+        total = torch.zeros((), device=self.device)
         for loss in self.objective_.steps(*to_tensor(batch, device=self.device)):
             loss.backward()
-            total += loss.item()
+            total += loss.detach()
         return {"loss": total, "y_pred": None}  # only scores on the training data would ask for predictions here
 
 
