@@ -33,7 +33,7 @@ for epoch in range(3):
         optimiser.step()
         optimiser.zero_grad()
     if dist.get_rank() == 0:
-        print(f"epoch {epoch + 1}: loss {objective.diagnostics['free_lb/mean_loss']:.4f}")
+        print(f"epoch {epoch + 1}: loss {objective.diagnostics['mean_loss']:.4f}")
 
 mine = torch.cat([p.detach().flatten() for p in model.parameters()])
 others = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
