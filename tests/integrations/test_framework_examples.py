@@ -46,7 +46,7 @@ def test_lightning_on_two_processes() -> None:
     pytest.importorskip("lightning")
     words = torchrun(EXAMPLES / "with_lightning.py")
     assert words.count("sparring/clean_loss") == 1
-    assert float(re.search(r"'sparring/clean_loss': ([0-9.]+)", words)[1]) < 1.5
+    assert float(re.search(r"'sparring/clean_loss': ([0-9.]+)", words)[1]) < 2.0  # chance is 2.3
 
 
 def test_skorch_searches_a_radius() -> None:
