@@ -161,3 +161,10 @@ def test_a_part_of_the_batch_can_be_padded() -> None:
     loss = both(few, labels, valid, many, unlabelled_valid=more_valid)
     torch.testing.assert_close(loss, both(few, labels, valid) + both(many, None, more_valid))
     assert both(few, labels, valid, many, unlabelled_valid=more_valid) != both(few, labels, None, many)
+
+
+def test_a_leading_term_is_named_on_unlabelled_examples_too() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    objective = sp.recipes.free_lb(model, sp.cross_entropy, "0", ball=sp.L2(0.5), penalty=sp.kl, steps=2, start=0.1)
+    objective(torch.randn(4, 4), torch.arange(4) % 3, unlabelled=torch.randn(6, 4))
+    assert "unlabelled/free_lb/penalty" in objective.diagnostics

@@ -265,7 +265,7 @@ class Objective(nn.Module):
         step.notes["unlabelled_used"] = float(bool(terms))
         if not terms:
             return total
-        apart = self.begin(inputs, None, valid, terms, items=items)
+        apart = self.begin(inputs, None, valid, terms, items=items, speaker=self._name(terms[0]))
         if isinstance(terms[0], Leading):
             more, apart = terms[0].lead(lambda: apart, None)
         else:
