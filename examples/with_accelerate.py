@@ -1,7 +1,7 @@
 """Sparring under Hugging Face accelerate: prepare the objective as you would the model.
 
-python examples/with_accelerate.py
-accelerate launch --num_processes 2 --cpu examples/with_accelerate.py
+accelerate launch --num_processes 2 examples/with_accelerate.py      # on two GPUs
+torchrun --nproc-per-node 2 examples/with_accelerate.py              # on processors: accelerate's own launcher would start one process
 """
 
 import torch
@@ -29,3 +29,6 @@ for epoch in range(3):
         optimiser.step()
         optimiser.zero_grad()
     accelerator.print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
+
+weights = accelerator.gather(torch.cat([p.detach().flatten() for p in model.parameters()])[None])
+accelerator.print(f"{len(weights)} processes, their weights differ by {float((weights - weights[0]).abs().max())}")

@@ -11,8 +11,8 @@ import sparring as sp
 
 SOURCE = Path(sp.__file__).parent
 FOREIGN = (
-    "accelerate", "art", "captum", "implicit", "jinja2", "lightning", "matplotlib", "optuna", "pyautoattack", "rich", "sacrebleu",
-    "safetensors", "scipy", "sklearn", "tensorboard", "tokenizers", "transformers", "typer",
+    "accelerate", "art", "captum", "implicit", "jinja2", "lightning", "matplotlib", "mlflow", "optuna", "pyautoattack", "pytorch_lightning",
+    "rich", "sacrebleu", "safetensors", "scipy", "sklearn", "skorch", "tensorboard", "tokenizers", "transformers", "typer", "wandb",
 )  # fmt: skip
 
 

@@ -205,3 +205,10 @@ def test_every_recipe_is_safe_on_data_without_labels(method: Method) -> None:
         found.append(gradients(built(inputs, None, valid), net))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     assert not all(map(torch.equal, found[0], found[2])), "it must make a difference here"
+
+
+def test_a_leading_term_is_named_on_unlabelled_examples_too() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    objective = sp.recipes.free_lb(model, sp.cross_entropy, "0", ball=sp.L2(0.5), penalty=sp.kl, steps=2, start=0.1)
+    objective(torch.randn(4, 4), torch.arange(4) % 3, unlabelled=torch.randn(6, 4))
+    assert "unlabelled/free_lb/penalty" in objective.diagnostics

@@ -106,6 +106,7 @@ class Objective(nn.Module):
         unlabelled_valid: ValidMask = None,
         items: Items = None,
         part: int | None = None,
+        labels: Any = None,
         **foreign: Any,
     ) -> Tensor:
         """The loss of one batch, a scalar.
@@ -120,9 +121,10 @@ class Objective(nn.Module):
                 in all the batches that are accumulated. "ranks": where processes have batches of different lengths, their mean
                 length, so that averaged gradients are those of the mean over all examples (or tokens).
             part: which of a training step's losses, for methods that have several; None: all of them in one.
+            labels: never taken. Hugging Face's Trainer only hands over what a signature names, and is told what to write.
         """
-        if foreign or inputs is None:
-            seen = ", ".join(foreign) or "no inputs"
+        if foreign or labels is not None or inputs is None:
+            seen = ", ".join([*foreign, *(() if labels is None else ("labels",))]) or "no inputs"
             raise TypeError(
                 f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
                 "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"
@@ -296,7 +298,7 @@ class Objective(nn.Module):
         step.notes["unlabelled_used"] = float(bool(terms))
         if not terms:
             return total
-        apart = self.begin(inputs, None, valid, terms, items=items)
+        apart = self.begin(inputs, None, valid, terms, items=items, speaker=self._name(terms[0]))
         if isinstance(terms[0], Leading):
             more, apart = terms[0].lead(lambda: apart, None)
         else:

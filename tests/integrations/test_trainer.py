@@ -1,9 +1,5 @@
 """Hugging Face's Trainer with recipes: nothing lost of the framework's own, several processes equal one, resumed equals whole."""
 
-import json
-import os
-import socket
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,8 +10,12 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from even import EvenStart  # noqa: E402
+
 import sparring as sp  # noqa: E402
-from sparring.integrations.transformers import SparringTrainer  # noqa: E402
+from sparring.integrations.transformers import SparringTrainer, with_sparring  # noqa: E402
 
 WORDS = "bert.embeddings.word_embeddings"
 RECIPES = {
@@ -113,6 +113,145 @@ def test_a_resumed_run_has_the_averages_of_a_whole_one(tmp_path: Path) -> None:
         run(tmp_path / "again", resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
 
 
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 30}
+
+
+def kinds() -> dict[str, tuple[Any, Any]]:
+    """Models by what they predict, with labels of their own kind."""
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    bert = transformers.BertConfig(**TINY, **still)
+
+    def sentence(labels: int, kind: str | None = None) -> Any:
+        config = transformers.BertConfig(**TINY, **still, num_labels=labels, problem_type=kind)
+        return transformers.BertForSequenceClassification(config)
+
+    def causal() -> Any:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY, num_key_value_heads=2))
+
+    def adapted() -> Any:
+        peft = pytest.importorskip("peft")
+        return peft.get_peft_model(causal(), peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
+
+    def translator() -> Any:
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 30}
+        return transformers.T5ForConditionalGeneration(
+            transformers.T5Config(**sizes, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0)
+        )
+
+    words = torch.randint(1, 30, (16, 7), generator=torch.Generator().manual_seed(4))
+    words[::2, 5:] = -100
+    return {
+        "regression": (lambda: sentence(1), torch.randn(16)),
+        "several labels": (lambda: sentence(3, "multi_label_classification"), torch.randint(2, (16, 3)).float()),
+        "tokens": (lambda: transformers.BertForMaskedLM(bert), words),
+        "next token": (causal, words),
+        "adapter": (adapted, words),
+        "translation": (translator, words),
+    }
+
+
+@pytest.mark.parametrize("kind", list(kinds()))
+def test_every_kind_of_loss_is_the_framework_s_own(kind: str, tmp_path: Path) -> None:
+    build, labels = kinds()[kind]
+    found = []
+    for which in (SparringTrainer, transformers.Trainer):
+        torch.manual_seed(0)
+        data = Sentences()
+        data.labels = labels
+        words = (
+            {}
+            if which is transformers.Trainer
+            else {"recipe": lambda net, loss, **options: sp.Objective(net, loss, **options)}
+        )
+        trainer = which(model=build(), args=arguments(tmp_path, max_grad_norm=0), train_dataset=data, **words)
+        start = weights(trainer.model)
+        trainer.train()
+        found.append((weights(trainer.model), [h["loss"] for h in trainer.state.log_history if "loss" in h]))
+        assert (start - found[-1][0]).abs().max() > 1e-6
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-6)
+    assert found[0][1] == pytest.approx(found[1][1], abs=1e-4)
+
+
+def test_tokens_are_counted_over_all_accumulated_batches(tmp_path: Path) -> None:
+    """Rows of different length: the mean over the tokens of both halves is not the mean of their means, in the penalty neither."""
+    start = EvenStart(sp.L2(0.5), start=0.1)
+    recipe = partial(sp.recipes.vat, at="model.embed_tokens", by=start)
+    build, labels = kinds()["next token"]
+    data = Sentences()
+    data.labels = labels
+    found = []
+    for size, steps in ((8, 1), (4, 2)):
+        torch.manual_seed(0)
+        args = arguments(tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=steps, max_grad_norm=0)
+        trainer = SparringTrainer(model=build(), args=args, train_dataset=data, recipe=recipe)
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vat", "smart", "free_lb"])
+def test_gradient_checkpointing_changes_nothing(name: str, tmp_path: Path) -> None:
+    found = []
+    for on in (False, True):
+        words = {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if on else {}
+        args = arguments(tmp_path, gradient_checkpointing=on, max_steps=2, **words)
+        trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES[name])
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
+FINITE = EvenStart(sp.L2(0.5), start=0.1, unroll="finite_difference")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [(RECIPES["free_at"], {}), (partial(sp.recipes.salt, at=WORDS, by=FINITE), {"bf16": True})],
+    ids=["two updates a batch", "finite differences choose their own precision"],
+)
+def test_a_batch_is_that_of_a_loop_of_your_own(recipe: Any, changes: dict[str, Any], tmp_path: Path) -> None:
+    args = arguments(tmp_path, max_steps=2, **changes)
+    trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=recipe)
+    seen: list[Any] = []
+    training_step = trainer.training_step
+    trainer.training_step = lambda net, batch, items: (seen.append(batch), training_step(net, batch, items))[1]
+    trainer.train()
+    mine = model()
+    objective = recipe(mine, sp.cross_entropy)
+    optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
+    torch.manual_seed(3)  # the Trainer's own seed; the start is drawn after its shuffle
+    torch.empty((), dtype=torch.int64).random_()
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for batch in seen:
+        batch = dict(batch)
+        targets = batch.pop("labels")
+        for part in range(objective.parts(targets)):
+            with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in changes):
+                loss = objective(batch, targets, part=part if objective.update_each_loss else None)
+            loss.backward()
+            if objective.update_each_loss:
+                update()
+        if not objective.update_each_loss:
+            update()
+    torch.testing.assert_close(weights(trainer.model), weights(mine), rtol=0, atol=1e-6)
+
+
+def test_evaluation_is_the_framework_s_own(tmp_path: Path) -> None:
+    """Also under bf16: what the Trainer wraps around the model's call is back after a training step."""
+    args = arguments(tmp_path, bf16=True, max_steps=1)
+    ours = SparringTrainer(model=model(), args=args, train_dataset=Sentences(), recipe=RECIPES["vat"])
+    ours.train()
+    plain = transformers.Trainer(model=model(), args=args, train_dataset=Sentences())
+    plain.train()
+    plain.model.load_state_dict(ours.model.state_dict())
+    assert ours.evaluate(Sentences())["eval_loss"] == plain.evaluate(Sentences())["eval_loss"]
+
+
 def test_what_cannot_work_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the batch has no labels"):
         SparringTrainer(
@@ -128,53 +267,71 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
             train_dataset=Sentences(),
             recipe=RECIPES["free_at"],
         )
-    with pytest.raises(TypeError, match="SparringTrainer"):
-        sp.recipes.vat(model(), sp.cross_entropy, at=WORDS)(
-            input_ids=torch.ones(1, 3, dtype=torch.long), labels=torch.tensor([0])
-        )
+    away = SparringTrainer(model=model(), args=arguments(tmp_path), train_dataset=Sentences(), recipe=RECIPES["vat"])
+    away.objective.to("meta")
+    away.create_optimizer()
+    with pytest.raises(ValueError, match="the batch is on cpu and the objective's model on meta"):
+        away.training_step(away.model, {k: v[None] for k, v in Sentences()[0].items()}, 1)
 
 
-SCRIPT = """
-import sys, json, torch
-from pathlib import Path
-sys.path.insert(0, {tests!r}); sys.path.insert(0, {here!r})
-torch.set_num_threads(1)
-from test_trainer import RECIPES, Sentences, arguments, model, weights
-from sparring.integrations.transformers import SparringTrainer
-name, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-args = arguments(folder, per_device_train_batch_size=size, max_steps=3, max_grad_norm=0.05, ddp_backend="gloo")
-trainer = SparringTrainer(model=model(), args=args, train_dataset=Sentences(24), recipe=RECIPES[name])
-trainer.train()
-if args.process_index == 0:
-    torch.save(weights(trainer.model), folder / "weights.pt")
-"""
+def refused(match: str, error: type[Exception], kind: type = SparringTrainer, **words: Any) -> None:
+    usual = {"model": model(), "train_dataset": Sentences(), "recipe": RECIPES["vat"]}
+    with pytest.raises(error, match=match):
+        kind(**{k: v for k, v in (usual | words).items() if v is not None})
 
 
-def launched(name: str, processes: int, size: int, folder: Path) -> torch.Tensor:
-    folder.mkdir()
-    script = folder / "run.py"
-    here = Path(__file__).parent
-    script.write_text(SCRIPT.format(tests=str(here.parent), here=str(here)))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start = (
-        ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
-        if processes > 1
-        else []
+def test_what_an_objective_would_not_heed_is_refused(tmp_path: Path) -> None:
+    args = arguments(tmp_path)
+
+    class Own(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **words: Any) -> Any:
+            return model(**inputs).loss
+
+    class Sharded(transformers.Trainer):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            self.is_fsdp_enabled = True
+
+    refused(r"Own\.compute_loss would not be used", TypeError, with_sparring(Own), args=args)
+    stepping = type("Stepping", (transformers.Trainer,), {"training_step": transformers.Trainer.training_step})
+    refused(r"Stepping\.training_step would not be used", TypeError, with_sparring(stepping), args=args)
+    type("Above", (SparringTrainer,), {"training_step": SparringTrainer.training_step})(
+        model=model(), args=args, recipe=RECIPES["vat"]
     )
-    done = subprocess.run(
-        [sys.executable, *start, str(script), name, str(size), str(folder)],
-        capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, json.dumps(done.stderr[-2000:])
-    return torch.load(folder / "weights.pt")
+    refused("compute_loss_func would not be used", TypeError, args=args, compute_loss_func=lambda *_, **__: 0.0)
+    refused("a function of model and loss", TypeError, args=args, recipe=sp.L2(1.0))
+    refused(r"model\.bert\.encoder\.compile\(\)", ValueError, args=arguments(tmp_path, torch_compile=True))
+    refused("fully_shard in a loop of your own", ValueError, with_sparring(Sharded), args=args)
+    refused("give model= instead", ValueError, args=args, model=None, model_init=lambda: model())
+    several = arguments(tmp_path)
+    several._n_gpu = 2
+    refused("start one process per GPU with torchrun", ValueError, args=several)
+    smooth = arguments(tmp_path, label_smoothing_factor=0.1)
+    refused("label_smoothing_factor=0.1 smooths classes", ValueError, args=smooth, model=model(labels=1))
+    data = Sentences()
+    data.labels = torch.rand(16, 3)
+    trainer = SparringTrainer(model=model(), args=args, train_dataset=data, recipe=RECIPES["vat"])
+    with pytest.raises(ValueError, match=r"set model\.config\.problem_type"):
+        trainer.train()
+
+
+def test_an_objective_as_the_model_says_what_to_write(tmp_path: Path) -> None:
+    objective = sp.recipes.vat(model(), sp.cross_entropy, at=WORDS)
+    with pytest.raises(TypeError, match=r"SparringTrainer\(model=model, recipe=...\)"):
+        transformers.Trainer(model=objective, args=arguments(tmp_path), train_dataset=Sentences()).train()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["smart", "free_lb", "free_at"])
-def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
-    """Recipes whose perturbation starts at random differ by their draws; these start at the clean point or not at all."""
-    one = launched(name, 1, 8, tmp_path / "one")
-    two = launched(name, 2, 4, tmp_path / "two")
-    torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_parts_change_nothing(tmp_path: Path) -> None:
+    found = []
+    for on in (False, True):
+        net = model()
+        if on:
+            net.bert.encoder.compile(backend="aot_eager")
+        trainer = SparringTrainer(
+            model=net, args=arguments(tmp_path, max_steps=2), train_dataset=Sentences(), recipe=RECIPES["vat"]
+        )
+        trainer.train()
+        found.append(weights(trainer.model))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
