@@ -1,8 +1,10 @@
-"""The fixed cost of a step: three linear layers, where the model itself takes next to no time.
+"""The fixed cost of a step: three linear layers, where the model itself takes next to no time, and 1,500 cheap modules.
 
 OMP_NUM_THREADS=1 python benchmarks/bench_fixed.py [--rounds 9]
 
-Each objective against the loop that a user would write by hand for the same method.
+Each objective against the loop that a user would write by hand for the same method, with the same passes and nothing frozen in
+either. Then VAT behind 1,500 modules that do next to nothing, with and without prefix replay, against a plain step: once as an
+`nn.Sequential`, and once in a loop that nobody can look into.
 """
 
 import argparse
@@ -63,6 +65,42 @@ def salt_by_hand(x: Tensor, y: Tensor) -> Step:
     return step
 
 
+class Cheap(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.001
+
+
+class Loop(nn.ModuleList):
+    def forward(self, x: Tensor) -> Tensor:
+        for module in self:
+            x = module(x)
+        return x
+
+
+def many(kind: type[nn.Sequential] | type[Loop], make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(20, 20), *(make() for _ in range(1500)), nn.Linear(20, 10)]
+    return kind(*layers) if kind is nn.Sequential else kind(layers)
+
+
+def behind_many(x: Tensor, y: Tensor, rounds: int) -> None:
+    print("\nVAT at the last of 1,502 modules; ratio to a plain step")
+    makes: dict[str, Callable[[], nn.Module]] = {"cheap modules": Cheap, "linear layers": lambda: nn.Linear(20, 20)}
+    for where in (nn.Sequential, Loop):
+        for what, make in makes.items():
+            model = many(where, make)
+            variants = {
+                name: of(sp.recipes.vat(many(where, make), sp.cross_entropy, "1501", replay=replay), x, y)
+                for name, replay in (("without replay", False), ("with replay", True))
+            }
+
+            def step(model: nn.Module = model) -> None:
+                F.cross_entropy(model(x), y).backward()
+
+            plain, without, replayed = interleave((f"{what} in {where.__name__}", step), variants, rounds, 1).values()
+            print(plain.row(), without.row(), replayed.row(without.median), sep="\n")
+
+
 def of(objective: sp.Objective, x: Tensor, y: Tensor) -> Step:
     return lambda: objective(x, y).backward()
 
@@ -83,6 +121,7 @@ def main() -> None:
         first, second = interleave((name, reference), {what: of(objective, x, y)}, rounds, 100).values()
         print(first.row())
         print(second.row(goal))
+    behind_many(x, y, rounds)
 
 
 if __name__ == "__main__":

@@ -91,13 +91,17 @@ def memory(make: Callable[..., Callable[[], object]], names: Sequence[str], *arg
 
 
 def _peak(queue: Any, make: Callable[..., Callable[[], object]], name: str, *args: Any) -> None:
+    queue.put(peak(make, name, *args))
+
+
+def peak(make: Callable[..., Callable[[], object]], name: str, *args: Any) -> float:
     """Peak resident memory of a step above what the imports, the model and one batch hold, in MiB."""
     torch.set_num_threads(1)
     step = make(name, *args)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
     before = _resident("VmRSS")
     step()
-    queue.put((_resident("VmHWM") - before) / 1024)
+    return (_resident("VmHWM") - before) / 1024
 
 
 def _resident(field: str) -> int:

@@ -11,8 +11,8 @@ from .nn.randomness import devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
-from .passes.replay import Prefix, Tape
 from .passes.step import Reduction, Step, logits_of
+from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
 from .sites.site import Site
 from .terms.checks import apart, check_model, check_terms

@@ -68,7 +68,8 @@ def _log_probabilities(name: str, clean: Tensor, perturbed: Tensor) -> tuple[Ten
 def _logs(logits: Tensor) -> Tensor:
     """Log-probabilities; a class that the model rules out (logit -inf) stays finite, so that 0 * log 0 is 0."""
     logs = full_precision(logits).log_softmax(-1)
-    return logs.clamp_min(torch.finfo(logs.dtype).min)
+    least = torch.finfo(logs.dtype).min
+    return torch.threshold(logs, least, least)  # clamp_min's derivative takes three operations instead of one
 
 
 def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from .nn import EmbeddingDropout, WeightDrop
-from .nn.randomness import devices_of
+from .nn.randomness import Watch, devices_of
 from .passes import call
-from .passes.layout import no_fast_path
-from .passes.replay import Tape, recording, replaying
+from .passes.layout import slow_path
+from .passes.replay import recording, replaying
 from .passes.step import logits_of
+from .passes.tape import Tape
 from .penalties import full_precision
 from .sites.attention.interface import is_hugging_face_attention
+from .sites.site import Undo, undo_all
 
 __all__ = ["Prediction", "entropy", "passes", "predict", "stochastic"]
 
@@ -56,14 +58,15 @@ def stochastic(model: nn.Module) -> Iterator[None]:
     dropout layer.
     """
     modes = [(module, module.training) for module in model.modules()]
+    fast_again = slow_path()
     try:
         model.eval()
         for module, _ in modes:
             if _draws(module):
                 module.training = True
-        with no_fast_path():
-            yield
+        yield
     finally:
+        fast_again()
         for module, mode in modes:
             module.training = mode
 
@@ -82,17 +85,22 @@ def passes(model: nn.Module, inputs: Any, samples: int) -> Iterator[Any]:
     tape = Tape(frozenset())
     noisy = [module for module in model.modules() if _draws(module)]
     closers = [module.register_forward_pre_hook(lambda *_: tape.close()) for module in noisy]
+    undo: list[Undo] = [closer.remove for closer in closers]
     try:
-        with recording(model, [tape] if samples > 1 else [], devices_of(model)):
-            first = call(model, inputs)
+        if samples > 1:
+            undo.append(recording(model, [tape], Watch(devices_of(model))))
+        first = call(model, inputs)
     finally:
-        for closer in closers:
-            closer.remove()
+        undo_all(undo)
     yield first
     usable = tape if not tape.open and tape.noise_free else None
     for _ in range(samples - 1):
-        with replaying(usable, attached=False, noise=False):
+        if usable is not None:
+            undo.append(replaying(usable, attached=False, noise=False))
+        try:
             answer = call(model, inputs)
+        finally:
+            undo_all(undo)
         yield answer
 
 

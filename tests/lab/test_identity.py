@@ -11,6 +11,7 @@ from sparring.lab.errors import RunError
 from sparring.lab.pool import Job, finished
 from sparring.lab.registry import task
 from sparring.lab.report.build import build
+from sparring.lab.report.story import Chapter, write_story
 from sparring.lab.runs import checkpoint, environment, files
 from sparring.lab.runs.load import load_run, score_run
 from sparring.lab.runs.run import execute
@@ -146,6 +147,25 @@ def test_the_report_leaves_out_a_damaged_run_and_names_it(two_runs: Path, tmp_pa
     assert [run.path for run in read_runs(out, lambda sentence: None)] == [good]
 
 
+@pytest.mark.parametrize("how", ["cut", "digit", "other"])
+def test_a_damaged_story_is_named_and_the_tables_stay(two_runs: Path, tmp_path: Path, how: str) -> None:
+    import shutil
+
+    out = tmp_path / "out"
+    shutil.copytree(two_runs, out)
+    write_story(out, [Chapter("sequential-digits", "why?", ("plain",), "error", "lower", "error", "seed 7")])
+    text = (out / "story.json").read_text()
+    changed = {"cut": text[:-20], "digit": text.replace("7", "8", 1), "other": '{"chapters": [{"task": "x"}]}'}
+    (out / "story.json").write_text(changed[how])
+    said: list[str] = []
+    page = build(out, tmp_path / "report.html", said.append).read_text()
+    assert len(said) == 1
+    assert str(out / "story.json") in said[0]
+    assert "Left out" in page
+    assert "why?" not in page
+    assert "sequential-digits" in page
+
+
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
@@ -155,11 +175,13 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("lost", ["result.json", "figures.json", "metrics.jsonl", "state.json", "best", "cut"])
+@pytest.mark.parametrize("lost", ["result.json", "figures.json", "metrics.jsonl", "state.json", "best", "cut", "bit"])
 def test_the_same_command_mends_a_finished_run(tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture) -> None:
     first = execute(plain(), tmp_path)
-    path = next(tmp_path.glob("best-*")) if lost == "best" else tmp_path / lost
-    if lost == "cut":
+    path = next(tmp_path.glob("best-*")) if lost in ("best", "bit") else tmp_path / lost
+    if lost == "bit":
+        flip(path)
+    elif lost == "cut":
         (tmp_path / "result.json").write_text("{")
     else:
         path.unlink()
@@ -167,6 +189,32 @@ def test_the_same_command_mends_a_finished_run(tmp_path: Path, lost: str, caplog
     assert {**again, "seconds_per_step": 0} == {**first, "seconds_per_step": 0}
     assert score_run(tmp_path, "test") == first["test"]
     assert lost == "result.json" or "not all of its files are good" in caplog.text
+
+
+def flip(path: Path) -> None:
+    """Change the last bit of a file."""
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("part", ["state", "best"])
+def test_a_damaged_tensor_file_is_written_again_by_the_run_that_goes_on(tmp_path: Path, part: str) -> None:
+    whole = execute(plain(), tmp_path / "whole")
+
+    run = tmp_path / "run"
+
+    def stop(session) -> None:
+        names = [run / name for name in (checkpoint.NEWEST, checkpoint.OLDER)]
+        if session.progress.epoch and all(name.exists() for name in names):
+            newest, older = (checkpoint.index_of(name)[part]["file"] for name in names)
+            if newest != older:
+                flip(run / newest)
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(plain(), run, "", 0.0, stop)
+    assert {**execute(plain(), run), "seconds_per_step": 0} == {**whole, "seconds_per_step": 0}
+    assert score_run(run, "test") == whole["test"]
 
 
 def test_evaluate_never_scores_another_model_than_the_result_is_about(tmp_path: Path) -> None:

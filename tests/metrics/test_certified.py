@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 from math import inf
 
 import pytest
@@ -15,7 +17,8 @@ from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.lab.models.resnet import ResNet18
 from sparring.lab.models.small_cnn import SmallCNN
 from sparring.metrics.certified import UnsupportedOperation, certified_radius, certify, output_bounds
-from sparring.metrics.certified.crown import intervals, lower_bounds
+from sparring.metrics.certified.certificate import expected_memory
+from sparring.metrics.certified.crown import intervals, lower_bounds, per_row
 from sparring.metrics.certified.ops import Relu
 from sparring.metrics.certified.region import Region
 from sparring.metrics.certified.trace import trace
@@ -203,7 +206,48 @@ def test_memory_changes_nothing() -> None:
     net = residual(3)
     x, targets = torch.rand(5, 2, 8, 8).double(), torch.tensor([2, 0, 1, 3, 3])
     whole = certify(net, x, targets, sp.Linf(0.1)).margins
-    torch.testing.assert_close(certify(net, x, targets, sp.Linf(0.1), memory=1).margins, whole, rtol=0, atol=1e-12)
+    graph = trace(net, x)
+    row = expected_memory(graph, x.dtype, 2**20) - 2**20 + per_row(graph, x.dtype)
+    for rows in (1, 7):
+        found = certify(net, x, targets, sp.Linf(0.1), memory=row + (rows - 1) * per_row(graph, x.dtype)).margins
+        torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+    with pytest.warns(UserWarning, match=r"take 0.0 MiB, more than memory=1 .*raise memory="):
+        found = certify(net, x, targets, sp.Linf(0.1), memory=1).margins
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+
+
+MEASURE = """
+import resource, torch, sparring as sp
+from sparring.lab.models.resnet import ResNet18
+from sparring.metrics.certified import certify
+from sparring.metrics.certified.certificate import MEMORY, expected_memory
+from sparring.metrics.certified.trace import trace
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = ResNet18(width={width}).eval()
+x = torch.rand({images}, 3, 32, 32)
+y = net(x).argmax(1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = certify(net, x, y, sp.Linf({radius}))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(before * 1024, after * 1024, expected_memory(trace(net, x), x.dtype, MEMORY), len(found.margins))
+"""
+
+
+def measured(width: int, images: int, radius: float) -> tuple[int, int, int]:
+    """(bytes before, at the peak, expected), in a process of its own."""
+    script = MEASURE.format(width=width, images=images, radius=radius)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, after, expected, count = map(int, done.stdout.split())
+    assert count == images
+    return before, after, expected
+
+
+@pytest.mark.long
+def test_ten_images_of_a_resnet_18_of_width_16_fit_in_four_gib() -> None:
+    before, after, expected = measured(width=16, images=10, radius=2e-5)
+    assert after < 4 * 2**30
+    assert after - before < 1.5 * expected, "what was expected before the start holds"
 
 
 @pytest.mark.parametrize("norm", [2, inf])

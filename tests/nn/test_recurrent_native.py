@@ -54,7 +54,7 @@ def test_another_flag_or_processor_is_another_file(fresh: Path, monkeypatch: pyt
 
 
 @needs_compiler
-@pytest.mark.parametrize("why", ["read-only", "writable by others", "of another user"])
+@pytest.mark.parametrize("why", ["read-only", "read-only and damaged", "writable by others", "of another user"])
 def test_a_cache_that_cannot_be_trusted_gives_way_to_a_private_folder_that_is_gone_afterwards(
     fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
@@ -68,6 +68,17 @@ def test_a_cache_that_cannot_be_trusted_gives_way_to_a_private_folder_that_is_go
             real(self, *arguments, **named)
 
         monkeypatch.setattr(Path, "mkdir", mkdir)
+    elif why == "read-only and damaged":
+        native.build(fresh).write_bytes(b"garbage")
+
+        really = Path.unlink
+
+        def unlink(self: Path, *arguments: object, **named: object) -> None:
+            if self.parent == fresh:
+                raise PermissionError(30, "Read-only file system")
+            really(self, *arguments, **named)
+
+        monkeypatch.setattr(Path, "unlink", unlink)
     elif why == "writable by others":
         fresh.chmod(0o777)
         planted = fresh / native.build(fresh).name

@@ -50,7 +50,10 @@ class L2(Ball):
         shaped = columns(masked(x, valid))
         lower, upper = self.room(x, valid, around)
         if lower is None and upper is None:
-            return (shaped * (self.radius / self._length(shaped).clamp_min(TINY)).clamp_max(1.0)).view_as(x)
+            if self.radius == 0:
+                return torch.zeros_like(x)
+            excess = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True) / self.radius
+            return (shaped / torch.threshold(excess, 1.0, 1.0)).view_as(x)  # what is inside is divided by exactly 1
         flat = shaped.reshape(-1, shaped.shape[-1]) if self.rows else shaped.flatten(1)
         limits = [None if side is None else side.expand_as(x).reshape(flat.shape) for side in (lower, upper)]
         return _project(flat, self.radius, *limits).view_as(x)
@@ -59,16 +62,24 @@ class L2(Ball):
         """`x` scaled to unit norm; a row that is zero or not finite becomes zero."""
         shaped = columns(masked(x, valid))
         over = axes(shaped, self.rows)
-        peak = shaped.detach().abs().amax(over, keepdim=True)
         if not (shaped.requires_grad and torch.is_grad_enabled()):  # the same in half as many operations
-            scaled = shaped / peak
-            unit = scaled / torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
-            return unit.nan_to_num(0.0, 0.0, 0.0).view_as(x)
-        sound = torch.isfinite(peak) & (peak > 0)
+            unit = shaped / shaped.abs().amax(over, keepdim=True)
+            unit.div_(torch.linalg.vector_norm(unit, dim=over, keepdim=True))
+            return unit.nan_to_num_(0.0, 0.0, 0.0).view(x.shape)
+        peak = shaped.detach().abs().amax(over, keepdim=True)
+        hopeless = (peak / peak).isnan()  # zero, infinite or NaN
         # Dividing by the peak first keeps the squares of tiny gradients from underflowing; the result does not
         # depend on the divisor, so treating it as a constant leaves the derivative exact.
-        scaled = torch.where(sound, shaped / torch.where(sound, peak, 1.0), 0.0)
-        return (scaled / self._length(scaled)).view_as(x)
+        scaled = shaped.masked_fill(hopeless, 0.0) / peak.masked_fill_(hopeless, 1.0)
+        length = torch.linalg.vector_norm(scaled, dim=over, keepdim=True)
+        return (scaled / torch.threshold(length, TINY, TINY)).view_as(x)
+
+    def sample(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+        """Uniform on the surface, cut to the box."""
+        shaped = columns(masked(torch.randn_like(like), valid))
+        length = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True)
+        point = shaped.mul_(self.radius / length).nan_to_num_(0.0, 0.0, 0.0).view(like.shape)  # all padding: zero
+        return point if self.box is None else self.project(point, valid, around=around)
 
     def interior(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
         """Uniform in the cube that fits the ball, U(-1, 1) * radius / sqrt(valid entries) (FreeLB's start), cut to the box."""
@@ -77,9 +88,6 @@ class L2(Ball):
         entries = ones.sum(axes(shaped, self.rows), keepdim=True).clamp_min(1)
         point = (torch.empty_like(shaped).uniform_(-1, 1) * ones * self.radius / entries.sqrt()).view_as(like)
         return self.in_box(point, valid, around=around)
-
-    def _length(self, x: Tensor) -> Tensor:
-        return x.square().sum(axes(x, self.rows), keepdim=True).clamp_min(TINY).sqrt()
 
 
 def _project(x: Tensor, radius: float, lower: Tensor | None, upper: Tensor | None) -> Tensor:

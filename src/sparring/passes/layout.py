@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from ..nn.matching import walk
-from ..sites.site import Site
+from ..sites.site import Site, Undo
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,8 @@ def still_statistics(model: nn.Module) -> Iterator[None]:
         held.end()
 
 
-@contextmanager
-def no_fast_path() -> Iterator[None]:
-    """torch's fused transformer layer skips its inner modules in evaluation, and with them every site inside."""
+def slow_path() -> Undo:
+    """torch's fused transformer layer skips its inner modules in evaluation, and with them every site inside: forbid it."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+    return lambda: torch.backends.mha.set_fastpath_enabled(enabled)

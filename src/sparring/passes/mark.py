@@ -21,8 +21,8 @@ class Mark:
             return
         what = next((key for key in now if now[key] != self.then.get(key)), "its modules")
         raise RuntimeError(
-            f"the model changed between the loss and its backward pass ({what}): finite differences run it again there. "
-            'Call backward() first, or use unroll="autograd"'
+            f"the model changed between the loss and its backward pass ({what}), which runs the opponent's steps again. Call "
+            "backward() first"
         )
 
 

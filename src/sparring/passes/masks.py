@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class Masks:
     ignore: int = -100
     joint: bool = False
 
-    @property
+    @cached_property
     def all_count(self) -> bool:
         """Nothing was given or found, and the targets are one per example: every output counts."""
         return (

@@ -1,7 +1,7 @@
 """One pass: run a model with values placed at sites, and see what stands there."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.randomness import RandomState, current, devices_of, drawing_from, fresh
-from ..sites.site import EVERYWHERE, Site, Slot
+from ..nn.randomness import RandomState, Watch, current, devices_of, drawing_from, fresh
+from ..sites.site import EVERYWHERE, Site, Slot, Undo, undo_all
 from .alone import alone
-from .layout import Layout, Stillness, no_fast_path
+from .layout import Layout, Stillness, slow_path
 from .recomputation import Recomputation, inside_checkpoint
-from .replay import Tape, recording, replaying
+from .replay import recording, replaying
+from .tape import Tape
 
-Placement = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
+Placement = Tensor | list[Tensor] | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[Slot], Tensor]
 Valid = Callable[[str, Tensor, Tensor | None, str], Tensor | None]
 
 
@@ -78,6 +79,7 @@ class Pass:
         inputs: Any,
         *,
         noise: RandomState | None = None,
+        watch: Watch | None = None,
         replay: Tape | None = None,
         replay_noise: bool = True,
         attached: bool = True,
@@ -88,6 +90,7 @@ class Pass:
         Args:
             inputs: a tensor, tuple, mapping or `Arguments`.
             noise: random state to draw from, put back afterwards; None draws on.
+            watch: begun before the pass, for its tapes.
             replay: a tape whose modules need not run again.
             replay_noise: the pass repeats the noise of the pass on the tape.
             attached: replayed outputs keep their graph.
@@ -96,33 +99,36 @@ class Pass:
         layout = self.layout or Layout.of(self.model, self.sites)
         self.layout, self._clean = layout, clean
         self.slots = {site: [] for site in self.sites}
-        if any(callable(placement) for placement in self.placements.values()):
-            self.aside = fresh(self.devices or devices_of(self.model))
-        with ExitStack() as stack:  # only what this pass needs: each of these costs as much as a small layer
-            stack.callback(alone(self.model))
+        self.aside = None
+        for placement in self.placements.values():
+            if callable(placement):
+                self.aside = fresh(self.devices or devices_of(self.model))
+                break
+        undo: list[Undo] = [alone(self.model)]
+        try:  # only what this pass needs: each of these costs as much as a small layer
             if noise is not None:
-                stack.enter_context(drawing_from(noise))
+                undo.append(noise.take_over())
             if self.sites and layout.fused:
-                stack.enter_context(no_fast_path())
+                undo.append(slow_path())
             if layout.moving:
-                self._watch_moving(stack, hold=not clean)
+                self._watch_moving(undo, hold=not clean)
             for module, side in self.sides.items() if self.sites else ():
-                self._watch_side(stack, module, side)
+                self._watch_side(undo, module, side)
             for site in self.sites:
-                self._install(stack, site, self.visit)
-            if self.tapes:
-                stack.enter_context(recording(self.model, self.tapes, self.devices or devices_of(self.model)))
+                self._install(undo, site, self.visit)
+            if self.tapes and watch is not None:
+                undo.append(recording(self.model, self.tapes, watch))
             if replay is not None:
-                stack.enter_context(replaying(replay, attached, replay_noise))
-            try:
-                outputs = call(self.model, inputs)
-            except RuntimeError as error:
-                explained = _explained(error)
-                if explained is error:
-                    raise
-                raise explained from error
-        for site in self.sites if clean else self.placements:
-            self._check(site)
+                undo.append(replaying(replay, attached, replay_noise))
+            outputs = call(self.model, inputs)
+        except RuntimeError as error:
+            explained = _explained(error)
+            if explained is error:
+                raise
+            raise explained from error
+        finally:
+            undo_all(undo)
+        self._check(clean)
         return outputs
 
     def visit(
@@ -143,11 +149,13 @@ class Pass:
             region = self._again.enter()
             if region is not None:
                 region.append((site, slot))
-        if site in self.placements:
-            if self.aside is None:
-                slot.placed = _pick(site, self.placements[site], slot, len(seen) - 1)
-            else:
-                slot.placed = self._drawn_aside(site, slot, len(seen) - 1)
+        placement = self.placements.get(site)
+        if placement is None:
+            return value
+        if self.aside is None:
+            slot.placed = _pick(site, placement, slot, len(seen) - 1)
+        else:
+            slot.placed = self._drawn_aside(site, slot, len(seen) - 1)
         return placed_value(site, value, slot.placed)
 
     def _drawn_aside(self, site: Site, slot: Slot, index: int) -> Tensor | None:
@@ -162,18 +170,18 @@ class Pass:
     def _again(self) -> Recomputation:
         return Recomputation(self._conditions, placed_value)
 
-    def _install(self, stack: ExitStack, site: Site, visit: Callable[..., Tensor]) -> None:
+    def _install(self, undo: list[Undo], site: Site, visit: Callable[..., Tensor]) -> None:
         assert self.layout is not None
         at = partial(visit, site)
         for name, module in self.layout.matches[site].items():
-            stack.callback(site.install(name, module, at))
+            undo.append(site.install(name, module, at))
 
-    def _watch_moving(self, stack: ExitStack, hold: bool) -> None:
+    def _watch_moving(self, undo: list[Undo], hold: bool) -> None:
         """Statistics stand still where asked, and never move a second time while a checkpointed region is recomputed."""
         assert self.layout is not None
         if hold:
             held = Stillness(self.layout.moving)
-            stack.callback(held.end)
+            undo.append(held.end)
             held.begin()
 
         def before(module: nn.Module, args: object) -> None:
@@ -181,41 +189,43 @@ class Pass:
 
         for part in self.layout.moving:
             if isinstance(part, nn.Module):
-                stack.callback(part.register_forward_pre_hook(before).remove)
+                undo.append(part.register_forward_pre_hook(before).remove)
 
-    def _watch_side(self, stack: ExitStack, module: nn.Module, side: str) -> None:
+    def _watch_side(self, undo: list[Undo], module: nn.Module, side: str) -> None:
         def before(_: nn.Module, args: object) -> None:
             self._side = side
 
         def after(*_: object) -> None:
             self._side = "source"
 
-        stack.callback(module.register_forward_pre_hook(before).remove)
-        stack.callback(module.register_forward_hook(after, always_call=True).remove)
+        undo.append(module.register_forward_pre_hook(before).remove)
+        undo.append(module.register_forward_hook(after, always_call=True).remove)
 
     @contextmanager
     def _conditions(self, visit: Callable[..., Tensor]) -> Iterator[None]:
         """Under which a checkpointed region of this pass runs again."""
         assert self.layout is not None
-        with ExitStack() as stack:
-            stack.callback(alone(self.model))
+        undo: list[Undo] = [alone(self.model)]
+        try:
             held = Stillness(self.layout.moving, put_back=self._clean)
-            stack.callback(held.end)
+            undo.append(held.end)
             held.begin()
             for site in self.sites:
-                self._install(stack, site, visit)
+                self._install(undo, site, visit)
             yield
+        finally:
+            undo_all(undo)
 
-    def _check(self, site: Site) -> None:
-        count = len(self.slots[site])
-        if not count:
-            names = (
-                ", ".join(name or "the model" for name in list(self.layout.matches[site])[:4]) if self.layout else ""
-            )
-            raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
-        placement = self.placements.get(site)
-        if isinstance(placement, Sequence) and len(placement) != count:
-            raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
+    def _check(self, clean: bool) -> None:
+        for site, seen in self.slots.items():
+            if not seen and (clean or site in self.placements):
+                found = list(self.layout.matches[site])[:4] if self.layout else []
+                names = ", ".join(name or "the model" for name in found)
+                raise RuntimeError(f"{site} was never reached: what it matches ({names}) did not run in this pass")
+        for site, placement in self.placements.items():
+            count = len(self.slots[site])
+            if isinstance(placement, list | tuple) and len(placement) != count:
+                raise ValueError(f"{site} fired {count} times but {len(placement)} values were given for it")
 
 
 def _explained(error: RuntimeError) -> RuntimeError:
@@ -246,15 +256,13 @@ def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
 
 
 def _pick(site: Site, placement: Placement, slot: Slot, index: int) -> Tensor | None:
+    if isinstance(placement, list | tuple):
+        return placement[index] if index < len(placement) else None
     if isinstance(placement, Tensor):
         if index:
             raise ValueError(f"{site} fires more than once ({slot.name} too): give a list or a dict of tensors by name")
         return placement
-    if isinstance(placement, Mapping):
-        return placement.get(slot.name)
-    if callable(placement):
-        return placement(slot)
-    return placement[index] if index < len(placement) else None
+    return placement.get(slot.name) if isinstance(placement, Mapping) else placement(slot)
 
 
 def perturbed_call(

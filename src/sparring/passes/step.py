@@ -19,7 +19,7 @@ from .alone import alone as only_one_thread
 from .layout import Layout
 from .masks import Masks
 from .one import Pass, Placement, call
-from .replay import Tape
+from .tape import Tape
 
 Graph = Literal["attached", "detached", "none"]
 Reduction = Literal["examples", "tokens"]
@@ -105,7 +105,7 @@ class Step:
         else:
             watch = Watch(self.devices)
             self.clean = self._pass({}, tuple(self.tapes.values()))
-            raw = self._run(self.clean, clean=True)
+            raw = self._run(self.clean, clean=True, watch=watch)
             self.noise = watch.moved()
         self._raw = raw
         self._outputs = self._extracted(raw)
@@ -168,8 +168,8 @@ class Step:
             moves_statistics: batch-norm averages move, for the one pass of a step that stands in for the clean pass.
         """
         state = self.noise if isinstance(noise, str) else noise
-        tape = self.tapes.get(frozenset(placements)) if replay else None
-        if tape is not None and state is not self.noise and not tape.noise_free:
+        tape = self.tapes.get(frozenset(placements)) if replay and self.tapes else None
+        if tape is not None and (not tape.entries or not (state is self.noise or tape.noise_free)):
             tape = None
         one = self._pass(placements, ())
         options: dict[str, Any] = {

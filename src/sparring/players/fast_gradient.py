@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from ..balls import Ball, check_ball
-from .player import Game, InBall, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, lost, slope, without, working_copy
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,17 @@ class FastGradient(InBall):
         if self.start:
             points = [ball.sample(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
             points = [p * (self.start / ball.radius) for p in points]
-        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
+        unperturbed: Tensor | None = None
+        leaps: list[Tensor] = []
         for _ in range(self.steps):
+            points = [leap * (self.start / ball.radius) for leap in leaps] or points
             points = [
                 ball.in_box(p, slot.valid, around=slot.value).requires_grad_()
                 for p, slot in zip(points, slots, strict=True)
             ]
             gradients = slope(game.payoff(points), points)
-            good = good & sound(gradients, slots)
+            unperturbed = lost(gradients, slots, unperturbed)
             leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
-            points = [leap * (self.start / ball.radius) for leap in leaps]
-        return Response([only(good, leap) for leap in leaps], unperturbed=~good, backward_passes=self.steps)
+        assert unperturbed is not None
+        values = [without(unperturbed, leap) for leap in leaps]
+        return Response(values, unperturbed, backward_passes=self.steps)

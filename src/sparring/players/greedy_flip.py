@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..balls.flips import Flips
 from ..sites.site import Slot
-from .player import Game, Player, Response, slope, sound
+from .player import Game, Player, Response, lost, slope
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class GreedyFlip(Player):
         flip = self.ball.flip_as_published if self.paper_algorithm else self.ball.flip
         for k in range(self.steps):
             payoff, influence = self.influence(game, masks)
-            good = good & sound(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
+            good = good & ~lost(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
             masks = [
                 flip(mask, base, im, budget[k], slot.valid)
                 for mask, base, im, budget, slot in zip(masks, bases, influence, budgets, game.slots, strict=True)
@@ -121,7 +121,7 @@ class GreedyFlip(Player):
         reached: Tensor | None = None
         for k in range(self.steps):
             payoff, influence = self.influence(game, masks)
-            good = good & sound(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
+            good = good & ~lost(influence, game.slots) & self._slopes(payoff, masks, bases, first=k == 0)
             for sign in (1, -1) if k == 0 else (1,):
                 rivals = [
                     self.ball.flip(base, base, sign * im, budget, slot.valid)

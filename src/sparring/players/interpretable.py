@@ -9,7 +9,7 @@ from torch import Tensor
 from ..balls import L2, Ball, Linf, masked
 from ..sites.site import Slot
 from .directions import WordDirections
-from .player import Game, InBall, Response, only, slope, sound, working_copy
+from .player import Game, InBall, Response, lost, slope, without, working_copy
 
 Reading = Literal["paper", "attached", "per_word", "row_sum"]
 
@@ -66,11 +66,12 @@ class Interpretable(InBall):
         moves = [self._spell(slot, gradient) for slot, gradient in zip(game.slots, gradients, strict=True)]
         if self.words is not None:
             self.words.step += 1
-        good = sound(gradients, game.slots) & sound(moves, game.slots)
+        unperturbed = lost(gradients, game.slots) | lost(moves, game.slots)
         values = [
-            only(good, self.ball.leap(m, s.valid, around=s.value)) for m, s in zip(moves, game.slots, strict=True)
+            without(unperturbed, self.ball.leap(m, s.valid, around=s.value))
+            for m, s in zip(moves, game.slots, strict=True)
         ]
-        return Response(values, unperturbed=~good, backward_passes=1)
+        return Response(values, unperturbed, backward_passes=1)
 
     def _spell(self, slot: Slot, gradient: Tensor) -> Tensor:
         if self.words is not None:

@@ -10,7 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
-from .player import Game, InBall, Response, Unroll, only, slope, sound, working_copy
+from .player import Game, InBall, Response, Unroll, lost, slope, without, working_copy
+from .unrolled import Unrolled
 from .walk import State, Walk, moved, rows
 
 NOISE = 100.0  # rounding errors: a first-order gain below so many is not told apart from none
@@ -22,7 +23,8 @@ class PGD(InBall):
     """Projected gradient ascent from a random start.
 
     Unrolled, it is SALT's follower (Zuo et al. 2021, eq. 3-6): the leader differentiates through all steps, projection included,
-    either exactly (double backward) or by finite differences of the parameter gradient.
+    either exactly (double backward) or by finite differences of the parameter gradient. Exactly, all steps but the last run again
+    in backward instead of being kept: the memory of one step, whatever their number.
 
     >>> import sparring as sp
     >>> sp.PGD(sp.L2(2.0), steps=4).size
@@ -147,9 +149,13 @@ class PGD(InBall):
         unroll = False if isinstance(share, float) and share == 0 else self.unroll
         if unroll == "finite_difference":
             return Walk(self, game).respond(state)
-        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
-        exact = unroll == "autograd"
-        for step in range(1, self.steps + 1):
+        unperturbed: Tensor | None = None
+        exact, taken = unroll == "autograd", 0
+        if exact and self.steps > 1 and game.apart is not None:
+            # All but the last one, which keeps its graph: backward needs that first, and drops it before the others run again.
+            taken = self.steps - 1
+            state, unperturbed = Unrolled(game.apart(), game.slots, self.advance).ascend(state, taken)
+        for step in range(taken + 1, self.steps + 1):
             points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]
             if exact:
                 with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels cannot be differentiated twice
@@ -157,14 +163,15 @@ class PGD(InBall):
             else:
                 payoff = game.payoff(points)
             gradients = slope(payoff, points, create_graph=exact)
-            good = good & sound(gradients, game.slots)
+            unperturbed = lost(gradients, game.slots, unperturbed)
             state = self.advance(state._replace(deltas=tuple(points)), gradients, game.slots, step)
             if not exact:
                 state = state.map(Tensor.detach)
-        values = [only(good, d) for d in state.deltas]
+        assert unperturbed is not None
+        values = [without(unperturbed, d) for d in state.deltas]
         notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
         if exact and not (isinstance(share, float) and share == 1):
             values = [v.detach() + rows(share, v) * (v - v.detach()) for v in values]
         # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs
-        # two, and through its forward pass, which costs one.
-        return Response(values, ~good, notes, backward_passes=self.steps * (4 if exact else 1))
+        # two, and through its forward pass, which costs one. A step that was taken before is taken again first.
+        return Response(values, unperturbed, notes, backward_passes=self.steps * (4 if exact else 1) + taken)

@@ -20,6 +20,19 @@ class Payoff(Protocol):
     def __call__(self, values: Sequence[Tensor], attached: bool = False, clean: Tensor | None = None) -> Tensor: ...
 
 
+class Apart(Protocol):
+    """A payoff that can be computed again later: from leaves in place of everything that had a graph before its pass.
+
+    Attributes:
+        attached: those tensors, as the leader sees them.
+    """
+
+    attached: list[Tensor]
+
+    def payoff(self, values: Sequence[Tensor], leaves: Sequence[Tensor]) -> Tensor: ...
+    def unchanged(self) -> None: ...
+
+
 def _nothing_to_check() -> None:
     pass
 
@@ -38,6 +51,7 @@ class Game:
         batch: number of examples.
         labelled: how many of them, the first ones, have labels; None for all.
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
+        apart: makes a payoff that can be computed again during backward; None where there is none.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
@@ -50,6 +64,7 @@ class Game:
     unchanged: Callable[[], None] = _nothing_to_check
     labelled: int | None = None
     precise_clean: Callable[[], Tensor] | None = None
+    apart: Callable[[], Apart] | None = None
 
 
 @dataclass
@@ -166,22 +181,25 @@ def _explained(error: RuntimeError) -> RuntimeError:
     return error
 
 
-def sound(gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Tensor:
-    """(B,) True where an example's gradient, over all slots, is finite and not all zero."""
+def lost(gradients: Sequence[Tensor], slots: Sequence[Slot], before: Tensor | None = None) -> Tensor:
+    """(B,) True where an example's gradient, over all slots, is all zero or not finite, now or `before`: it is left alone."""
     total: Tensor | None = None
     for gradient, slot in zip(gradients, slots, strict=True):
         flat = gradient.detach() if slot.valid is None else torch.where(slot.valid, gradient.detach(), 0.0)
-        peak = flat.abs().flatten(1).amax(1) if flat.dim() > 1 else flat.abs()  # a NaN or infinite entry is the peak
+        peak = flat.abs()
+        if flat.dim() > 1:
+            peak = peak.amax(tuple(range(1, flat.dim())))  # a NaN or infinite entry is the peak
         total = peak if total is None else total + peak
     assert total is not None
-    return (total > 0) & (total < torch.inf)
+    now = (total / total).isnan()  # of zero, infinity and NaN alone
+    return now if before is None else before | now
 
 
-def only(keep: Tensor, value: Tensor) -> Tensor:
-    """`value` where the example is kept (B,), exact zeros elsewhere; what the batch shares (1, ...) stays if anybody keeps it."""
-    if len(value) == 1 and len(keep) > 1:
-        keep = keep.any().view(1)
-    return torch.where(keep.view((-1,) + (1,) * (value.dim() - 1)), value, 0.0)
+def without(left_out: Tensor, value: Tensor) -> Tensor:
+    """`value` with exact zeros where the example is left out (B,); what the batch shares (1, ...) goes if all are."""
+    if len(value) == 1 and len(left_out) > 1:
+        left_out = left_out.all().view(1)
+    return value.masked_fill(left_out.view((-1,) + (1,) * (value.dim() - 1)), 0.0)
 
 
 def working_copy(slot: Slot) -> Tensor:

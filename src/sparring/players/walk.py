@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from ..balls import Ball
 from ..penalties import full_precision
 from ..sites.site import Slot
-from .player import Game, Response, only, slope, sound
+from .player import Game, Response, lost, slope, without
 
 
 class State(NamedTuple):
@@ -61,26 +61,25 @@ class Walk:
     player: Climber
     game: Game
     history: list[tuple[State, list[Tensor], list[Tensor]]] = field(default_factory=list)
-    good: Tensor | None = None
+    unperturbed: Tensor | None = None
     _final: list[Tensor] = field(default_factory=list)
 
     def respond(self, state: State) -> Response:
         game, both, begun = self.game, self.both_sides, state
-        good = torch.ones(game.batch, dtype=torch.bool, device=game.clean.device)
         for step in range(1, self.player.steps + 1):
             if both or not torch.is_grad_enabled() or not game.parameters:
                 points = [d.detach().requires_grad_() for d in state.deltas]
                 gradients, rest = slope(game.payoff(points), points), list[Tensor]()
             else:
                 gradients, rest = self.gradients(state.deltas)
-            good = good & sound(gradients, game.slots)
+            self.unperturbed = lost(gradients, game.slots, self.unperturbed)
             self.history.append((state, gradients, rest))
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
-        self.good = good
-        final = self._final = [only(good, d) for d in state.deltas]
-        values = _Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
+        assert self.unperturbed is not None
+        final = self._final = [without(self.unperturbed, d) for d in state.deltas]
+        values = Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
         notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
-        return Response(list(values), ~good, notes, backward_passes=self.player.steps * (2 + both))
+        return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * (2 + both))
 
     def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters."""
@@ -116,9 +115,9 @@ class Walk:
         """Carry the leader's pull on the final perturbation back to the clean outputs and the parameters."""
         player, slots = self.player, self.game.slots
         self.game.unchanged()
-        assert self.good is not None
+        assert self.unperturbed is not None
         share = player.share(self.game)
-        pull = State(tuple(rows(share, p) * only(self.good, p) for p in self._precise_pull(pulls)))
+        pull = State(tuple(rows(share, p) * without(self.unperturbed, p) for p in self._precise_pull(pulls)))
         total: list[Tensor | None] = [None] * (1 + len(self.game.parameters))
         for step in range(player.steps, 0, -1):
             state, gradients, rest = self.history[step - 1]
@@ -129,7 +128,7 @@ class Walk:
             before = [*state.flat(), *leaves]
             weights = [*pull.flat(), *(torch.zeros_like(t) for t in after[len(pull.flat()) :])]
             back = torch.autograd.grad(after, before, weights, allow_unused=True, materialize_grads=True)
-            pull = State(*_regroup(back, state))
+            pull = State(*regroup(back, state))
             probe = [torch.where(torch.isfinite(w), w, 0.0) for w in back[len(state.flat()) :]]
             lengths = torch.stack([player.ball.norm(w, s.valid) for w, s in zip(probe, slots, strict=True)]).amax(0)
             longest = float(lengths.max())
@@ -211,7 +210,8 @@ def _in_radii(ends: Sequence[tuple[Tensor, Tensor, Tensor | None]], ball: Ball) 
     return float(torch.cat([ball.norm(e - s, valid) for s, e, valid in ends]).mean()) / max(ball.radius, 1e-30)
 
 
-def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
+def regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]]:
+    """A flat list as the parts of a state like the given one."""
     parts, start = [], 0
     for part in state:
         parts.append(tuple(tensors[start : start + len(part)]))
@@ -219,11 +219,17 @@ def _regroup(tensors: Sequence[Tensor], state: State) -> list[tuple[Tensor, ...]
     return parts
 
 
-class _Follower(torch.autograd.Function):
-    """Hands the final perturbation on; in backward it meets the leader's pull and walks it back."""
+class Returning(Protocol):
+    """An ascent that can be walked back."""
+
+    def back(self, pulls: Sequence[Tensor]) -> list[Tensor | None]: ...
+
+
+class Follower(torch.autograd.Function):
+    """Hands the follower's state on; in backward it meets the leader's pull and walks it back."""
 
     @staticmethod
-    def forward(ctx: Any, walk: Walk, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, walk: Returning, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.walk, ctx.count = walk, count
         return tuple(t.view_as(t) for t in tensors[:count])
 

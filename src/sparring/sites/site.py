@@ -85,6 +85,16 @@ EVERYWHERE = torch.ones((), dtype=torch.bool)
 units where T = H. Slots do not carry it."""
 
 
+def undo_all(undo: list[Undo]) -> None:
+    """Go all ways back, the last first; one that raises does not keep the others from being gone."""
+    try:
+        while undo:
+            undo.pop()()
+    finally:
+        if undo:
+            undo_all(undo)
+
+
 def patch_forward(module: nn.Module, forward: Callable[..., object]) -> Undo:
     """Replace one module's `forward` until the returned function is called; a patch that was there before comes back."""
     attributes = module.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first

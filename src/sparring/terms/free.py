@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..nn.randomness import fresh
 from ..passes.step import Step
 from ..players.pgd import PGD
-from ..players.player import only, slope, sound
+from ..players.player import lost, slope, without
 from ..players.walk import State
 from ..sites.site import Site, Slot
 from .playable import Leading, at_step
@@ -112,10 +112,10 @@ class FreeLB(Leading):
             if k < player.steps - 1:
                 gradients = grads.take() if grads else slope(charge, points, retain_graph=True)
                 step.backward_passes += 0 if outside else 1
-                good = sound(gradients, slots)
+                unperturbed = lost(gradients, slots)
                 state = state._replace(deltas=tuple(p.detach() for p in points))
                 state = player.advance(state, gradients, slots, k + 1).map(Tensor.detach)
-                points = [only(good, d).requires_grad_() for d in state.deltas]
+                points = [without(unperturbed, d).requires_grad_() for d in state.deltas]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_walk": None, "_step": None}
@@ -209,10 +209,10 @@ class FreeAT(nn.Module, Leading):
             return
         gradients = self._captured.take()
         self._captured = None
-        good = sound(gradients, self._slots)
+        left = lost(gradients, self._slots)
         old, self.moves = self.carried, self.moves + 1
         state = self.by.advance(old, gradients, self._slots, self.moves).map(Tensor.detach)
-        deltas = tuple(torch.where(_rows(good, d), d, o) for d, o in zip(state.deltas, old.deltas, strict=True))
+        deltas = tuple(torch.where(_rows(left, d), o, d) for d, o in zip(state.deltas, old.deltas, strict=True))
         self.carried = state._replace(deltas=deltas)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

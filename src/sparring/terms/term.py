@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..balls import Ball
 from ..nn.randomness import fresh
+from ..passes.loose import Loose
 from ..passes.mark import Mark, is_sharded
 from ..passes.step import Step
 from ..penalties import Penalty
@@ -146,11 +147,11 @@ class Term(Playable):
                 {at: list(values)}, graph="attached" if attached else "detached", noise=noise, replay=clean is None
             )
             if clean is None:
-                clean = step.outputs if attached else reference.detach()
-            climbs = self._climbs
-            return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
+                clean = step.outputs if attached else constant
+            return self._paid(step, clean, outputs)
 
         slots = [slot.bare() for slot in step.slots(at)]
+        constant = reference.detach()
         game = Game(slots, payoff, step.outputs.detach(), step.outputs, [], step.batch)
         game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
@@ -160,6 +161,7 @@ class Term(Playable):
                     f"{step.speaker}: unrolling differentiates through all parameters, and here each process holds a part of them: "
                     "use DistributedDataParallel instead of sharding, or unroll=False"
                 )
+            game.apart = partial(_Apart.of, self, step, noise)
             if self.by.unroll == "finite_difference":
                 game.unchanged = Mark(step.model).check
                 if torch.is_autocast_enabled(step.outputs.device.type):
@@ -174,6 +176,11 @@ class Term(Playable):
         step.backward_passes += response.backward_passes
         self._note_player(step, game, response)
         return response
+
+    def _paid(self, step: Step, clean: Tensor, outputs: Tensor) -> Tensor:
+        """What the player climbs, per example."""
+        climbs = self._climbs
+        return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
 
     def reference(self, step: Step) -> Tensor:
         """The clean side of the penalty, cut off where `detach_clean` says so."""
@@ -210,7 +217,7 @@ class Term(Playable):
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
         step.note(**response.notes)
         if response.unperturbed is not None:
-            step.note(unperturbed=partial(torch.sum, response.unperturbed))
+            step.note(unperturbed=partial(_count, response.unperturbed, step.batch))
         if step.number in LOOKS:
             _warn(step.speaker, response)
         assert self.by is not None
@@ -225,6 +232,31 @@ class Term(Playable):
         if step.cache.get("measure_noise"):
             with torch.no_grad():
                 step.note(noise_penalty=game.payoff(_noise_of(values, placed.norms(), game, ball)).mean())
+
+
+@dataclass
+class _Apart:
+    """The payoff of one step, cut loose from the leader's graph (`players.player.Apart`)."""
+
+    term: Term
+    noise: Any
+    loose: Loose
+    attached: list[Tensor]
+
+    @classmethod
+    def of(cls, term: Term, step: Step, noise: Any) -> "_Apart":
+        assert term.at is not None
+        loose = Loose.of(step, term.at)
+        return cls(term, noise, loose, [step.outputs, *loose.attached])
+
+    def payoff(self, values: Sequence[Tensor], leaves: Sequence[Tensor]) -> Tensor:
+        assert self.term.at is not None
+        clean, *others = leaves
+        step = self.loose.on(others)
+        return self.term._paid(step, clean, step.run({self.term.at: list(values)}, noise=self.noise))
+
+    def unchanged(self) -> None:
+        self.loose.unchanged()
 
 
 def _warn(name: str, response: Response) -> None:
@@ -243,6 +275,10 @@ def _warn(name: str, response: Response) -> None:
             'noise in all but name. Use a larger step_size, or update="normalised"',
             stacklevel=6,
         )
+
+
+def _count(unperturbed: Tensor, batch: int) -> Tensor:
+    return unperturbed.expand(batch).sum()  # (1,) where the batch shares what is perturbed
 
 
 def _in_full_precision(step: Step, noise: Any) -> Tensor:

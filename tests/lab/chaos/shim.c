@@ -1,5 +1,5 @@
 /* Loaded before libc: counts the file operations of a process under one folder, and at the one it is told to
- * kills the process (before, after, or with half of the bytes written) or lets the disk be full from there on. */
+ * kills the process (after it, or with half of the bytes written) or lets the disk be full from there on. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,20 +10,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COUNT, BEFORE, AFTER, HALF, FULL };
+enum { COUNT, AFTER, HALF, FULL };
 static char folder[4096];
 static int at, mode, count, full;
-static char ours[65536];
+static char ours[65536], writes[65536]; /* the second: which of the operations counted were writes */
 
 void chaos_arm(int where, int how, const char *under) { at = where, mode = how, count = full = 0; strncpy(folder, under, 4095); }
 int chaos_count(void) { return count; }
+int chaos_write(int which) { return which > 0 && which < (int)sizeof writes && writes[which]; }
 static int inside(const char *path) { return folder[0] && path && strncmp(path, folder, strlen(folder)) == 0; }
 static void die(void) { kill(getpid(), SIGKILL); for (;;) pause(); }
 static int before(int half) { /* 1: the disk is full */
-    if (++count == at) {
-        if (mode == BEFORE || (mode == HALF && !half)) die();
-        if (mode == FULL) full = 1;
-    }
+    if (++count < (int)sizeof writes) writes[count] = half;
+    if (count == at && mode == FULL) full = 1;
     return full;
 }
 static void after(void) { if (count == at && mode == AFTER) die(); }

@@ -2,44 +2,48 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
+from fuzz import READERS, SAVED, STORAGES, fuzz
 
-from data_samples import SAMPLES
+from forked import PROCESSES
 
-SAVED = ["config.json", "environment.json", "files.json", "metrics.jsonl", "result.json", "figures.json", "sweep.json",
-         "state.json", "state-", "best-"]  # fmt: skip
 COUNT = int(os.environ.get("SPARRING_FUZZ", "10000"))
 
 
-def fuzzed(kind: str, name: str, count: int) -> dict[str, Any]:
-    seed = os.environ.get("SPARRING_FUZZ_SEED", "0")
-    line = [sys.executable, str(Path(__file__).with_name("fuzz.py")), kind, name, str(count), seed]
-    done = subprocess.run(line, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+def check(kind: str, name: str, count: int = COUNT) -> None:
+    with ProcessPoolExecutor(1, PROCESSES) as pool:  # of its own: memory is counted
+        found: dict[str, Any] = pool.submit(
+            fuzz, kind, name, count, int(os.environ.get("SPARRING_FUZZ_SEED", "0"))
+        ).result()
     print(json.dumps({"kind": kind, **{key: value for key, value in found.items() if key != "first"}}))
-    return found
-
-
-def check(found: dict[str, Any]) -> None:
     assert found["faults"] == 0, found["first"]
     assert found["memory_mb"] < 1024
 
 
+@pytest.mark.parametrize("name", ["netflix", "own-images", "tiny-imagenet", "story.json", "records.jsonl", "journal"])
+def test_a_few_inputs(name: str) -> None:
+    check("reader" if name in READERS else "saved", name, 50)
+
+
 @pytest.mark.long
 @pytest.mark.chaos
-@pytest.mark.parametrize("name", [*SAMPLES, "pickle"])
+@pytest.mark.parametrize("name", [*READERS, "pickle"])
 def test_readers_read_or_refuse(name: str) -> None:
-    check(fuzzed("pickle" if name == "pickle" else "reader", name, COUNT))
+    check("pickle" if name == "pickle" else "reader", name)
 
 
 @pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SAVED)
 def test_saved_files_are_what_was_saved_or_refused(name: str) -> None:
-    check(fuzzed("saved", name, COUNT))
+    check("saved", name)
+
+
+@pytest.mark.long
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", STORAGES)
+def test_storages_of_sweeps_are_read_or_refused(name: str) -> None:
+    check("saved", name, COUNT if name == "journal" else COUNT // 10)  # to open a database takes 20 ms

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_page_is_up_to_date() -> None:
-    for name, text in pages(ROOT / "studies").items():
+    for name, text in pages(ROOT / "studies", ROOT / "docs").items():
         path = ROOT / "docs" / name
         there = path.read_text() if path.exists() else ""
         assert there == text, f"docs/{name} is old: run `sparring study docs`"

@@ -61,6 +61,21 @@ def test_lines_of_another_make_are_left_out(tmp_path: Path) -> None:
     assert read(path) == []
 
 
+def test_a_changed_digit_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    append(path, {**LINE, "seed": 1, "test": {"error": 24.33}})
+    path.write_text(path.read_text().replace("24.33", "24.13"))
+    assert read(path) == []
+    assert "1 damaged line" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"seed": "x"}, {"test": 3}, {"values": []}, {"validation": {"error": "low"}}])
+def test_an_older_record_without_a_seal_must_be_of_the_right_kind(tmp_path: Path, wrong: dict[str, object]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({**LINE, "seed": 1, **change}) + "\n" for change in ({}, wrong)) + "[" * 5000)
+    assert len(read(path)) == 1
+
+
 def test_a_record_belongs_to_its_setting_seed_role_and_version() -> None:
     entry = task("few-labels-digits")
     setting = entry.setting("noise", seed=3, overrides={"radius": 0.5})

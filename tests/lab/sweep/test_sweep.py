@@ -1,5 +1,6 @@
 """Sweeps: what is asked for is visited, once, over any number of calls."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -103,3 +104,26 @@ def test_another_list_or_kind_of_range_is_searched_too(tmp_path: Path) -> None:
     trials = read_json(file)["trials"]
     assert len(trials) == 5, "the report shows the points of all of them"
     assert [trial["value"] for trial in trials] == sorted(trial["value"] for trial in trials)
+
+
+def test_a_damaged_summary_is_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = plan_of(tmp_path, "radius=1,2")
+    found = sweep_all(plan, None, 1)
+    file = next((tmp_path / "sweep").glob("*.json"))
+    whole = read_json(file)
+    file.write_text(file.read_text()[:-40])
+    assert sweep_all(plan, None, 1) == found
+    assert read_json(file) == whole
+    assert "is written anew" in caplog.text
+
+
+@pytest.mark.parametrize("spoilt", ['{"op_code": 99}\n', "[]\n", '"x"\n', "{}\n"])
+def test_a_damaged_journal_is_one_sentence(tmp_path: Path, spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep.storage, "ATTEMPTS", 1)
+    journal = tmp_path / "log"
+    plan = replace(plan_of(tmp_path, "radius=1,2"), storage=f"journal:{journal}")
+    study_of(plan)
+    journal.write_text(spoilt + journal.read_text())
+    with pytest.raises(RunError, match="the sweep's storage") as raised:
+        sweep_all(plan, None, 1)
+    assert "\n" not in str(raised.value)

@@ -1,6 +1,5 @@
 """Shared sweeps: real processes on one storage, killed at random, and every point is finished exactly once."""
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -17,14 +16,13 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
+from forked import PROCESSES
 from sparring.lab.cli import work as cli_work
 from sparring.lab.errors import RunError
 from sparring.lab.registry import task
 from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, claims, parse_param, study_of, sweep_all
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["sparring.lab.runs.run", "sparring.lab.sweep", "sparring.lab.tasks.sequences.task"])
 POINTS = [0.1, 0.2, 0.5, 1, 2, 5]
 
 

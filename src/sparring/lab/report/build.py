@@ -123,7 +123,12 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
             damaged.append(str(error))
     if not runs and damaged:
         raise RunError(damaged[0])
-    chapters = [(comparison, chapter) for chapter in read_story(out) if (comparison := chapter.comparison(runs))]
+    try:
+        story = read_story(out)
+    except RunError as error:
+        damaged.append(str(error))
+        story = []
+    chapters = [(comparison, chapter) for chapter in story if (comparison := chapter.comparison(runs))]
     told = {(comparison.task, comparison.scale) for comparison, _ in chapters}
     found = comparisons(runs, tasks())
     if not found:

@@ -4,13 +4,13 @@ A folder of runs may hold a `story.json`, a list of chapters. The report then ha
 and the plain tables of whatever else is in the folder after them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from ..compare import Comparison, Run, compare
 from ..runs.files import read_json, write_json
+from ..runs.shapes import STORY
 
 FILE = "story.json"
 
@@ -53,5 +53,7 @@ def read_story(out: Path) -> list[Chapter]:
     """The chapters of a folder of runs; none where nobody wrote any."""
     if not (out / FILE).exists():
         return []
-    told: Mapping[str, Any] = read_json(out / FILE)
-    return [Chapter(**{**chapter, "methods": tuple(chapter["methods"])}) for chapter in told["chapters"]]
+    told = read_json(out / FILE, STORY)["chapters"]
+    names = [field.name for field in fields(Chapter)]
+    chapters = [{name: chapter[name] for name in names} for chapter in told]
+    return [Chapter(**{**chapter, "methods": tuple(chapter["methods"])}) for chapter in chapters]

@@ -120,6 +120,7 @@ def forget_weights(folder: Path) -> None:
         useful = (folder / OLDER).exists()
     if not useful:
         newest.unlink(missing_ok=True)
+        clear(folder)  # damaged weights too: the next save takes a file of the right name for a good one
 
 
 def clear(folder: Path) -> None:
@@ -187,6 +188,7 @@ def load(folder: Path, mend: bool = False) -> dict[str, Any] | None:
                 log.warning("%s; the checkpoint before it is used", str(wrong).removesuffix(f"; {AGAIN}"))
                 if mend:
                     (folder / NEWEST).unlink(missing_ok=True)
+                    clear(folder)  # the next save takes a file of the right name for a good one
             return found
     if wrong:
         raise wrong

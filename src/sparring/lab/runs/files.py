@@ -99,10 +99,14 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "seal": seal(stored)}
 
 
-def opened(text: str | bytes, shape: Any = None) -> dict[str, Any]:
+def opened(text: str | bytes, shape: Any = None, exact: bool = True) -> dict[str, Any]:
     """What `sealed` closed; a `ValueError` that says what is wrong with it.
 
-    A file of an older version has no seal; it is believed if it holds exactly what `shape` names.
+    Args:
+        text: what was in the file.
+        shape: what it must look like.
+        exact: a file of an older version has no seal; it is believed if it holds exactly what `shape` names, or, where
+            this is False, more than that.
     """
     try:
         found = json.loads(text)
@@ -116,7 +120,12 @@ def opened(text: str | bytes, shape: Any = None) -> dict[str, Any]:
     if shape is not None:
         if wrong := fault(found, shape):
             raise ValueError(wrong)
-        if known is None and str not in shape and (more := found.keys() - {name.removesuffix("?") for name in shape}):
+        if (
+            exact
+            and known is None
+            and str not in shape
+            and (more := found.keys() - {name.removesuffix("?") for name in shape})
+        ):
             raise ValueError(f"it has no seal and an unknown entry {min(more)!r:.60}")
     return found
 

@@ -120,7 +120,7 @@ def read_probes(folder: Path) -> list[dict[str, Any]]:
 def finished(folder: Path) -> dict[str, Any] | None:
     """The result of a run that has all it should have, or None: the run has more to do, or its files must be mended.
 
-    The weights are looked at, not read: they are there, as long as they should be, and the ones the result is about.
+    The weights are the ones that the result is about, to the last byte.
     """
     try:
         result = read_json(folder / "result.json", RESULT)
@@ -130,8 +130,10 @@ def finished(folder: Path) -> dict[str, Any] | None:
             return None
     except RunError:
         return None
-    whole = best is not None and (folder / best["file"]).is_file() and result.get("weights") in (None, best["sha256"])
-    return result if whole else None
+    if best is None or result.get("weights") not in (None, best["sha256"]):
+        return None
+    known = fingerprint([folder / best["file"]], folder)  # read once, then again only if the file changes
+    return result if known.get(best["file"]) == best["sha256"] else None
 
 
 class Folder:

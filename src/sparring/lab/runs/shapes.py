@@ -53,6 +53,22 @@ SWEEP = {
     "log": {str: bool},
     "trials": [{"settings": {str: Value}, "value": Number, "test": Figure, "validation": [Number]}],
 }
+STORY = {
+    "chapters": [
+        {"task": str, "question": str, "methods": [str], "score": str, "better": str, "header": str, "text": str}
+    ]
+}
+RECORD = {
+    "task": str,
+    "scale": str,
+    "method": str,
+    "seed": int,
+    "role": str,
+    "version": int,
+    "values": {str: Value},
+    "validation": (None, {str: Figure}),
+    "test": (None, {str: Figure}),
+}
 
 SERIES = {str: [Figure]}
 FIGURES: dict[str, Any] = {

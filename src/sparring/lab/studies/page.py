@@ -1,20 +1,23 @@
 """The page of claims, written from the records: verdict, table, figure, cost and command of every study.
 
-The hand-written parts are in `claims.template.md` beside the records; `{{ claims }}`, `{{ summary }}` and
-`{{ theorems }}` in it are replaced.
+The hand-written parts are in `claims.template.md` beside the records; `{{ claims }}`, `{{ summary }}`, `{{ controls }}` and
+`{{ theorems }}` in it are replaced. The page of methods has the same table of controls, between two comments.
 """
 
+import re
 from pathlib import Path
 
 from ..errors import LabError
 from ..runs.files import write_atomic
-from ..statistics import Difference
+from ..statistics import Difference, holm
 from .figure import figure
 from .library import studies
 from .results import Results, results
 from .theorems import THEOREMS
+from .verdict import FEWEST, LEVEL
 
 TEMPLATE = "claims.template.md"
+BEGIN, END = "<!-- made by: sparring study docs -->\n", "<!-- end -->"
 
 
 def number(value: float | None) -> str:
@@ -109,8 +112,41 @@ def summary(found: list[Results]) -> str:
     return "\n".join(lines)
 
 
-def pages(records: Path) -> dict[str, str]:
-    """The page and its figures: text by path under the folder of the documentation."""
+def controls(found: list[Results]) -> str:
+    """Every adversary beside the same thing done at random: five seeds at least, Holm's correction in each study.
+
+    Studies that share runs show them once, in the study with most seeds.
+    """
+    best: dict[tuple[str, ...], tuple[int, str]] = {}
+    for one in found:
+        study, sign = one.study, 1 if one.study.better == "higher" else -1
+        rows = [(row, row.to_control) for row in one.rows if row.to_control and len(row.values) >= FEWEST]
+        adjusted = holm([1.0 if gap.p_value is None else gap.p_value for _, gap in rows])
+        for (row, difference), p_value in zip(rows, adjusted):
+            gained = sign * difference.mean
+            low, high = sorted(sign * end for end in difference.interval or (float("nan"),) * 2)
+            said = "not told apart" if p_value >= LEVEL else "**better**" if gained > 0 else "worse"
+            arm, seeds = row.arm, len(row.values)
+            key = (study.file, study.metric, arm.name, arm.control)
+            gap_said = f"{gained:+.3g} [{low:+.3g}, {high:+.3g}] {study.metric}"
+            line = f"| {study.name} | {arm.name} | {arm.control} | {gap_said} | {seeds} | {said} |"
+            if seeds > best.get(key, (0, ""))[0]:
+                best[key] = (seeds, line)
+    head = ["| study | arm | its control | gain over it [95 %] | seeds | after Holm |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *(line for _, line in best.values())])
+
+
+def between(text: str, part: str) -> str:
+    """A page whose part between the two comments is replaced."""
+    if BEGIN not in text or END not in text:
+        raise LabError(
+            f"the page of methods lacks the lines {BEGIN.strip()} and {END}: the table of controls goes there"
+        )
+    return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{part}\n\n{END}", text, flags=re.S)
+
+
+def pages(records: Path, docs: Path) -> dict[str, str]:
+    """The pages and figures made from the records: text by path under `docs`, the folder of the documentation."""
     template = records / TEMPLATE
     if not template.is_file():
         raise LabError(f"{template} is missing; it holds the hand-written part of the page of claims")
@@ -120,12 +156,15 @@ def pages(records: Path) -> dict[str, str]:
     parts = {
         "summary": summary(found),
         "claims": "\n".join(section(one) for one in found).rstrip(),
+        "controls": controls(found),
         "theorems": "\n".join(theorems),
     }
     text = template.read_text()
     for name, part in parts.items():
         text = text.replace("{{ " + name + " }}", part)
     made = {"claims.md": text}
+    if (docs / "methods.md").is_file():
+        made["methods.md"] = between((docs / "methods.md").read_text(), parts["controls"])
     for one in found:
         if any(row.to_baseline for row in one.rows):
             made[f"assets/claims/{one.study.name}.svg"] = figure(one)
@@ -133,8 +172,8 @@ def pages(records: Path) -> dict[str, str]:
 
 
 def write_page(records: Path, docs: Path) -> Path:
-    """Write the page of claims and its figures; returns the page."""
-    for name, text in pages(records).items():
+    """Write the page of claims, its figures, and the table of controls among the methods; returns the page of claims."""
+    for name, text in pages(records, docs).items():
         path = docs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())

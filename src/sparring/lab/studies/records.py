@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import LabError, RunError
-from ..runs.files import plain
+from ..runs.files import log, opened, sealed
+from ..runs.shapes import RECORD
 from ..task import Setting
 
 Role = Literal["tuning", "evaluation"]
-ENTRIES = ("task", "scale", "method", "values", "seed", "role", "version", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def sides(setting: Setting) -> list[tuple[str, Any, Any]]:
 
 def append(path: Path, entries: Mapping[str, Any]) -> None:
     """Add one line: whole or not at all, whoever else is writing."""
-    line = (json.dumps(plain(entries), sort_keys=True) + "\n").encode()
+    line = (json.dumps(sealed(entries), sort_keys=True) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -80,19 +80,22 @@ def append(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Every whole record of a file; lines that are torn or of another make are left out."""
+    """Every whole record of a file; lines that are torn, changed or of another make are left out, and counted in the log.
+
+    Records made before there was a seal are believed if their entries are of the right kind.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
-    found = []
-    for line in lines:
+    found, left = [], 0
+    for line in filter(None, lines):
         try:
-            entries = json.loads(line)
+            found.append(Record(opened(line, RECORD, exact=False)))
         except ValueError:
-            continue
-        if isinstance(entries, dict) and all(name in entries for name in ENTRIES):
-            found.append(Record(entries))
+            left += 1
+    if left:
+        log.warning("%s: %d damaged line%s left out", path, left, "s" * (left > 1))
     return found

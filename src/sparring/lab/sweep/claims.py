@@ -20,6 +20,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from ..errors import RunError, first_line
 from ..runs.files import log
 from .plan import Plan
 
@@ -61,9 +62,19 @@ def counts(trial: FrozenTrial) -> bool:
     return trial.state in (TrialState.RUNNING, TrialState.COMPLETE) or bool(trial.user_attrs.get("diverged"))
 
 
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """Every trial of a study; a storage that was damaged is one sentence, whatever its format stumbles over."""
+    try:
+        return study.get_trials(deepcopy=False)
+    except optuna.exceptions.StorageInternalError:  # a server that is away
+        raise
+    except Exception as error:
+        raise RunError(f"the sweep's storage is damaged ({type(error).__name__}: {first_line(error)})") from error
+
+
 def settled(study: optuna.Study) -> list[FrozenTrial]:
     """The trials that ended by themselves: with a score, or diverged."""
-    return [trial for trial in study.get_trials(deepcopy=False) if counts(trial) and trial.state != TrialState.RUNNING]
+    return [trial for trial in trials_of(study) if counts(trial) and trial.state != TrialState.RUNNING]
 
 
 class Claims:
@@ -83,7 +94,7 @@ class Claims:
     def take(self) -> optuna.Trial | None:
         """The next trial for this worker; None where all are done or in other hands."""
         while True:
-            trials = self.study.get_trials(deepcopy=False)
+            trials = trials_of(self.study)
             live = [trial for trial in trials if counts(trial)]
             point, attributes = self.next_point(trials, live)
             if point is None or len(live) >= self.wanted:
@@ -131,7 +142,7 @@ class Claims:
 
     def beaten(self, number: int, point: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
         """Whether a trial of a lower number stands for the same point, or enough of them for all that is wanted."""
-        before = [trial for trial in self.study.get_trials(deepcopy=False) if trial.number < number and counts(trial)]
+        before = [trial for trial in trials_of(self.study) if trial.number < number and counts(trial)]
         if len(before) >= self.wanted:
             return True
         if self.plan.points is not None:
@@ -174,8 +185,8 @@ class Claims:
 
     def take_back(self) -> None:
         """Free what dead or silent workers hold."""
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if trial.number in self.mine:
+        for trial in trials_of(self.study):
+            if trial.state != TrialState.RUNNING or trial.number in self.mine:
                 continue
             beat, now = trial.user_attrs.get("beat"), time.monotonic()
             known, since = self.seen.get(trial.number, (None, now))

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -13,7 +14,7 @@ from optuna.trial import TrialState
 from ..compare import read_run
 from ..errors import Diverged, LabError, RunError, first_line
 from ..pool import Job
-from ..runs.files import read_json, write_json
+from ..runs.files import Damaged, log, read_json, write_json
 from ..runs.shapes import SWEEP
 from ..statistics import mean
 from .claims import Claims, settled
@@ -71,8 +72,17 @@ def sweep_all(plan: Plan, trials: int | None, cores: int | None) -> list[Trial]:
         give_back(claims)
     file = plan.out / "sweep" / f"{file_name(plan)}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, summary(plan, found, read_json(file, SWEEP) if file.exists() else {}))
+    write_json(file, summary(plan, found, earlier(file)))
     return found
+
+
+def earlier(file: Path) -> dict[str, Any]:
+    """The summary that earlier sweeps left; one that is damaged is written anew from what the storage holds."""
+    try:
+        return read_json(file, SWEEP) if file.exists() else {}
+    except Damaged as error:
+        log.warning("%s; it is written anew, without what sweeps over other ranges found", error)
+        return {}
 
 
 def give_back(claims: Claims) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..data.batches import epoch
 from ..errors import Diverged, LabError
+from ..streamed import Streamed
 from ..task import Data, Setting, Task, Trainable
 from ..text import Memory
 from .denormals import flushed
@@ -100,6 +101,9 @@ class Session:
         size, tokens = self.setting["batch"] * processes, self.setting["tokens"] * processes
         if self.data.text:
             return self.windows(number)
+        if isinstance(train, Streamed):
+            count = self.setting["epoch_batches"]
+            return train.plan(number * (count * size or len(train)), count or -(-len(train) // size), size, not count)
         if count := self.setting["epoch_batches"]:
             return [self.labelled.draw((number * count + k) * size, size) for k in range(count)]
         try:

@@ -1,5 +1,6 @@
 """Certified margins: how far the true class stays ahead of every other one, whatever the perturbation."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...balls import Ball, check_ball
-from .crown import Bounds, Method, Progress, capacity, lower_bounds, pieces, tighten
+from .crown import Bounds, Method, Progress, capacity, lower_bounds, per_example, per_row, pieces, tighten
 from .region import Region
 from .trace import Graph, trace
 
@@ -67,7 +68,8 @@ def certify(
         targets: (B,) true classes.
         ball: `sp.Linf(radius)` or `sp.L2(radius)`; a box cuts it to valid inputs.
         method: `"crown"`, `"crown-ibp"` (intervals inside, CROWN for the margins: cheaper, looser) or `"ibp"`.
-        memory: bytes the rows in flight may take; smaller is slower, never different.
+        memory: bytes the rows in flight may take; smaller is slower, never different. A warning comes before anything is computed
+            where one row alone takes more.
         progress: called with (where, share done) as layers are finished.
 
     Returns:
@@ -101,6 +103,7 @@ def _certify(
         raise ValueError(
             f"targets run from {targets.min()} to {targets.max()}; the model has classes 0 to {graph[-1].shape[0] - 1}"
         )
+    expected_memory(graph, inputs.dtype, memory)
     margins = []
     examples = _examples(len(inputs), graph, inputs.dtype, memory)
     for done, part in enumerate(examples):
@@ -212,9 +215,27 @@ def _rows(
     return torch.cat(found).reshape(batch, count)
 
 
+def expected_memory(graph: Graph, dtype: torch.dtype, memory: int) -> int:
+    """Bytes that a certificate will take beyond the model and the inputs: the rows in flight and the bounds of their examples.
+
+    Warns where not even one row of one example fits into `memory`: it is run all the same, with what it needs.
+    """
+    least = per_row(graph, dtype) + per_example(graph, dtype)
+    if least > memory:
+        warnings.warn(
+            f"one row of this model and the bounds of one example take {_mib(least)}, more than memory={memory} ({_mib(memory)}) "
+            "allows: certify goes on, one row at a time; raise memory=, or certify a smaller model or smaller inputs",
+            stacklevel=4,
+        )
+    return max(least, memory + per_example(graph, dtype))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
 def _examples(count: int, graph: Graph, dtype: torch.dtype, memory: int) -> list[range]:
     """Cut the examples so that the bounds of all nodes fit in `memory`, and one node's rows about fill a piece."""
-    each = 4 * sum(prod(node.shape) for node in graph) * torch.empty(0, dtype=dtype).element_size()
     widest = max(prod(node.shape) for node in graph)
-    length = max(1, min(memory // each, capacity(graph, dtype, memory) // widest))
+    length = max(1, min(memory // per_example(graph, dtype), capacity(graph, dtype, memory) // widest))
     return [range(start, min(start + length, count)) for start in range(0, count, length)]

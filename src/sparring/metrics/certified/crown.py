@@ -128,10 +128,19 @@ def _alone(example: Tensor) -> bool:
     return bool((example == example[0]).all())
 
 
+def per_row(graph: Graph, dtype: torch.dtype) -> int:
+    """Bytes that one row takes on its way back to the input."""
+    return COPIES * max(prod(node.shape) for node in graph) * dtype.itemsize
+
+
+def per_example(graph: Graph, dtype: torch.dtype) -> int:
+    """Bytes that the bounds of one example take: both sides of every node, and as much again while they are made."""
+    return 4 * sum(prod(node.shape) for node in graph) * dtype.itemsize
+
+
 def capacity(graph: Graph, dtype: torch.dtype, memory: int) -> int:
     """How many rows may be in flight at once, at least one."""
-    widest = max(prod(node.shape) for node in graph)
-    return max(1, memory // (COPIES * widest * torch.empty(0, dtype=dtype).element_size()))
+    return max(1, memory // per_row(graph, dtype))
 
 
 def pieces(rows: int, graph: Graph, dtype: torch.dtype, memory: int) -> list[range]:

@@ -96,4 +96,13 @@ CONTROL = replace(
     seeds=tuple(range(50)),
     records="few-labels-digits",
 )
-STUDIES = (DIGITS, MNIST, FOLLOWER, CONTROL)
+# What a user gets who tunes nothing.
+DEFAULTS = replace(
+    MNIST,
+    name="few-labels-defaults",
+    claim="VAT with its defaults turns 100 labels into about 2 % error on MNIST, where supervised training has about 22 %",
+    arms=(Arm("plain"), Arm("vat")),
+    expects=(Expect("vat", "plain", 20.0),),
+    records=MNIST.name,
+)
+STUDIES = (DIGITS, MNIST, DEFAULTS, FOLLOWER, CONTROL)

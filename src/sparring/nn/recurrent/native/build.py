@@ -19,8 +19,6 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 log = logging.getLogger("sparring")
@@ -45,8 +43,7 @@ def library() -> ctypes.CDLL | None:
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     try:
-        with _folder() as folder:
-            loaded = ctypes.CDLL(str(build(folder)))
+        loaded = _load()
         for name in ("sparring_pack", "sparring_forward", "sparring_backward"):
             getattr(loaded, name).restype = None
     except subprocess.CalledProcessError as reason:
@@ -68,23 +65,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparring" / "native"
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """The cache, or where it cannot be used a private folder that is gone once the library is loaded."""
-    folder = cache_folder()
+def _load() -> ctypes.CDLL:
+    """The library from the cache, or where that cannot be used from a private folder that is gone once it is loaded."""
+    folder, recipe = cache_folder(), _recipe()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not ours(folder.stat()):
             raise PermissionError("it belongs to somebody else, or others may write it; chmod go-w makes it safe")
-        if not os.access(folder, os.W_OK) and not any(folder.glob("recurrent-*.so")):
-            raise PermissionError("it cannot be written")
-    except OSError as reason:
+        return ctypes.CDLL(str(build(folder, recipe)))
+    except OSError as reason:  # also a folder that cannot be written and holds nothing for us, or something damaged
         log.warning("cache %s is not used (%s); the native kernel is compiled anew for this process", folder, reason)
-    else:
-        yield folder
-        return
     with tempfile.TemporaryDirectory(prefix="sparring-") as private:
-        yield Path(private)
+        return ctypes.CDLL(str(build(Path(private), recipe)))
 
 
 def ours(found: os.stat_result) -> bool:
@@ -92,15 +84,20 @@ def ours(found: os.stat_result) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def build(folder: Path) -> Path:
-    """Path of the compiled library in `folder`: found there whole, or compiled into it.
-
-    The name carries a hash of the source, the flags, the compiler and the processor, then the SHA-256 of the library.
-    The file is written beside its place, brought to the disk and renamed: another process sees all of it or nothing.
-    """
+def _recipe() -> tuple[list[str], str]:
+    """The compiler, and a hash of the source, the flags, the compiler and the processor."""
     compiler = _compiler()
     parts = [SOURCE.read_text(), *FLAGS, *compiler, _version(compiler), _processor()]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return compiler, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def build(folder: Path, recipe: tuple[list[str], str] | None = None) -> Path:
+    """Path of the compiled library in `folder`: found there whole, or compiled into it.
+
+    The name carries the recipe's hash, then the SHA-256 of the library. The file is written beside its place, brought to the
+    disk and renamed: another process sees all of it or nothing.
+    """
+    compiler, key = recipe or _recipe()
     for found in sorted(folder.glob(f"recurrent-{key}-*.so")):
         if _whole(found):
             return found

@@ -1,0 +1,89 @@
+"""The charts and tables of docs/growth.md, drawn with the lab's own tools from what bench_growth.py wrote."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparring.lab.report.svg import lines
+
+Row = dict[str, Any]
+TITLES = {
+    "layers": "layers", "length": "length of the sequence", "batch": "examples in the batch", "steps": "ascent steps K",
+    "sites": "sites (of 24 layers)", "parameters": "parameters, millions",
+}  # fmt: skip
+# Passes through the model, where forward costs one and backward two: clean pass, K looks, perturbed pass. See the page.
+BOUNDS: dict[str, Callable[[int], float]] = {
+    "VAT": lambda k: (6 + 2 * k) / 3,
+    "SALT, autograd": lambda k: (6 + 6 * k + 2 * (k - 1)) / 3,
+    "SALT, finite differences": lambda k: (6 + 6 * k) / 3,
+    "adversarial dropout": lambda k: (6 + 2 * k) / 3,
+    "attention AT": lambda k: (6 + 2 * k) / 3,
+    "learned dropout": lambda k: 4 / 3,
+    "LPD": lambda k: 1.0,
+}
+STYLE = """<style>
+svg { --s0: #6b7280; --s1: #1d6fb8; --s2: #b45309; --s3: #15803d; --s4: #7e22ce; --s5: #be123c; --s6: #0e7490; --ink: #1f2937;
+  --faint: #d1d5db; font: 12px sans-serif }
+@media (prefers-color-scheme: dark) { svg { --s0: #9ca3af; --s1: #6cb2f2; --s2: #f0a860; --s3: #6ee7a0; --s4: #d8b4fe; --s5: #fda4af;
+  --s6: #67e8f9; --ink: #e5e7eb; --faint: #4b5563 } }
+text { fill: var(--ink) } .tick { font-size: 11px } .grid { stroke: var(--faint); stroke-width: .5 } .axis, .mark { stroke: var(--ink) }
+.series { fill: none; stroke-width: 2 }
+</style>"""
+
+
+def chart(rows: Sequence[Row], axis: str, field: str, label: str) -> str:
+    """One line a method, its bound dashed in the same colour."""
+    series, colours, dashes = {}, {}, {}
+    for number, (name, bound) in enumerate(BOUNDS.items()):
+        mine = sorted((r for r in rows if r["axis"] == axis and r["method"] == name), key=lambda r: r["value"])
+        if not mine:
+            continue
+        values = [r["value"] for r in mine]
+        series[name], colours[name] = (values, [r[field] for r in mine]), number
+        if field == "ratio":
+            key = f"bound of {name}"
+            series[key], colours[key], dashes[key] = (values, [bound(r["size"]["steps"]) for r in mine]), number, 1
+    drawing = lines(series, TITLES[axis], label, colours, log_x=True, dashes=dashes)
+    opening = drawing.index(">") + 1
+    return '<svg xmlns="http://www.w3.org/2000/svg" width="640"' + drawing[4:opening] + STYLE + drawing[opening:] + "\n"
+
+
+def table(rows: Sequence[Row], axis: str) -> list[str]:
+    values = sorted({r["value"] for r in rows if r["axis"] == axis})
+    found = [
+        f"| {TITLES[axis]} | bound | " + " | ".join(f"{v:,}" for v in values) + " |",
+        "|---" * (len(values) + 2) + "|",
+    ]
+    for name, bound in BOUNDS.items():
+        mine = {r["value"]: r for r in rows if r["axis"] == axis and r["method"] == name}
+        if not mine:
+            continue
+        limits = sorted({bound(r["size"]["steps"]) for r in mine.values()})
+        limit = f"{limits[0]:.2f}" if len(limits) == 1 else f"{limits[0]:.2f} to {limits[-1]:.2f}"
+        cells = [
+            f"{r['ratio']:.2f} [{r['low']:.2f}, {r['high']:.2f}], {r['memory']:.2f}" if (r := mine.get(v)) else ""
+            for v in values
+        ]
+        found.append(f"| {name} | {limit} | " + " | ".join(cells) + " |")
+    plain = {r["value"]: r for r in rows if r["axis"] == axis and r["method"] == "plain"}
+    cells = [f"{plain[v]['seconds'] * 1e3:.0f} ms, {plain[v]['mib']:.0f} MiB" for v in values]
+    return [*found, "| *plain step* | | " + " | ".join(cells) + " |"]
+
+
+def write(rows: Sequence[Row], docs: Path) -> None:
+    """Charts into assets/growth, and the tables between the marks of growth.md."""
+    folder = docs / "assets" / "growth"
+    folder.mkdir(parents=True, exist_ok=True)
+    body: list[str] = []
+    for axis, title in TITLES.items():
+        if not any(r["axis"] == axis for r in rows):
+            continue
+        for field, label in (("ratio", "time against a plain step"), ("memory", "peak memory against a plain step")):
+            (folder / f"{axis}-{field}.svg").write_text(chart(rows, axis, field, label))
+        body += [f"### {title[0].upper()}{title[1:]}", "", f"![Time against {title}](assets/growth/{axis}-ratio.svg)"]
+        body += [f"![Memory against {title}](assets/growth/{axis}-memory.svg)", "", *table(rows, axis), ""]
+    page = docs / "growth.md"
+    before, _, rest = page.read_text().partition("<!-- made by bench_growth.py -->\n")
+    _, _, after = rest.partition("<!-- end -->\n")
+    made = "\n".join(body)
+    page.write_text(f"{before}<!-- made by bench_growth.py -->\n{made}<!-- end -->\n{after}")
