@@ -1,5 +1,7 @@
 """Balls: projections, directions and samples against their definitions."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -107,3 +109,11 @@ def test_normalise_and_project_differentiate() -> None:
 def test_impossible_radii_are_refused(kind: type, radius: float) -> None:
     with pytest.raises(ValueError, match="finite radius >= 0"):
         kind(radius)
+
+
+@pytest.mark.parametrize("draw", [sp.Linf(2.0).sample, sp.Linf(2.0).interior], ids=["surface", "inside"])
+def test_random_points_of_a_cube_prefer_no_side(draw: Any) -> None:
+    torch.manual_seed(0)
+    points = draw(torch.zeros(4000, 3))
+    assert float(points.abs().max()) <= 2 + 1e-6
+    assert float(points.mean(0).abs().max()) < 0.15  # more than six standard errors
