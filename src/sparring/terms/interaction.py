@@ -115,7 +115,7 @@ def _warn(gates: Sequence[Gate]) -> bool:
             warnings.warn(
                 f"{gate.name}: the interaction term is {gate.ratio():.3g} times as long as the gradient of the objective itself: the "
                 "model follows its opponent's answer more than its losses. Use interaction=0.1, or a larger start=",
-                stacklevel=9,
+                stacklevel=10,
             )
 
     for gate in gates:
