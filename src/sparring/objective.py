@@ -142,7 +142,7 @@ class Objective(nn.Module):
         valid: ValidMask,
         unlabelled: Any,
         unlabelled_valid: ValidMask,
-        items: Tensor | float | None,
+        items: Items,
         part: int | None,
     ) -> Tensor:
         terms = self._active(targets)

@@ -53,7 +53,8 @@ def split(model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, Any], Ten
             "labels call the objective with unlabelled= in a loop of your own"
         )
     labels = inputs.pop("labels")
-    unsaid = _classifies(model) and model.config.problem_type is None and model.config.num_labels > 1
+    config: Any = model.config
+    unsaid = _classifies(model) and config.problem_type is None and config.num_labels > 1
     if unsaid and labels.is_floating_point():
         raise ValueError(
             'the labels are numbers, not classes: set model.config.problem_type to "multi_label_classification" or "regression"'
