@@ -219,7 +219,8 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
         args = (args[0], [_brought(x) for x in args[1]], *args[2:])
     operands = _Operands(op, False)
     args, kwargs = [operands.down(x) for x in args], {k: operands.down(v) for k, v in kwargs.items()}
-    args = [_as_tensor(x) if k in _tensors_of(op) else x for k, x in enumerate(args)]
+    known = any(isinstance(x, Tensor) and x.is_floating_point() for x in args)
+    args = [_as_tensor(x, known) if k in _tensors_of(op) else x for k, x in enumerate(args)]
     if name in KERNELS:
         return operands.up(KERNELS[name](*args, **kwargs))
     if _is_resized(kwargs.get("out")):
@@ -236,10 +237,11 @@ def _brought(index: Any) -> Any:
     return _relabelled(index, ON_DEVICE)
 
 
-def _as_tensor(x: Any) -> Any:
-    """A number that torch made a tensor reaches Python as a number."""
+def _as_tensor(x: Any, floating: bool) -> Any:
+    """A number that torch made a tensor reaches Python as a number; beside integers alone it means torch's default dtype."""
     if isinstance(x, int | float):
-        return torch.scalar_tensor(x, dtype=torch.int64 if isinstance(x, int) else torch.float64)
+        wide = torch.float64 if floating else torch.get_default_dtype()
+        return torch.scalar_tensor(x, dtype=torch.int64 if isinstance(x, int) else wide)
     return x
 
 
