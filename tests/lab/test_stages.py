@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 import reading
 from sparring.lab import registry
 from sparring.lab.errors import Interrupted, LabError
-from sparring.lab.runs import checkpoint, files
+from sparring.lab.runs import checkpoint, files, run
 from sparring.lab.runs.folder import folder_of
 from sparring.lab.runs.run import execute, prepare
 
@@ -122,15 +123,18 @@ def test_a_killed_owner_hands_the_stage_over(tmp_path: Path) -> None:
     assert json.loads((stage_of(tmp_path) / "result.json").read_text())["epochs"] == 3
 
 
-def test_waiting_for_a_stage_can_be_interrupted(tmp_path: Path) -> None:
-    with files.locked(stage_of(tmp_path)):
-        timer = PROCESSES.Process(
-            target=lambda pid: (time.sleep(0.5), os.kill(pid, signal.SIGINT)), args=(os.getpid(),)
-        )
-        timer.start()
-        with pytest.raises(Interrupted, match="another process works on"):
+def test_waiting_for_a_stage_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(seconds: float) -> None:
+        """Pressed while it waits, when the run is sure to listen."""
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(run, "time", SimpleNamespace(**{**vars(time), "sleep": ctrl_c}))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are deaf to it
+    try:
+        with files.locked(stage_of(tmp_path)), pytest.raises(Interrupted, match="another process works on"):
             tune(tmp_path)
-        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_stage_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
