@@ -26,6 +26,7 @@ def _calm() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     assert torch.get_default_dtype() == torch.float32, "a test changed the default dtype"
+    assert torch.backends.cuda.flash_sdp_enabled(), "a test left the fused attention kernel switched off"
 
 
 @pytest.fixture(scope="session")

@@ -122,7 +122,8 @@ def test_every_recipe_trains_as_a_loop_of_your_own_and_is_logged(name: str) -> N
     torch.testing.assert_close(found, weights(reference), rtol=0, atol=1e-6)
     logged = {key.removeprefix("sparring/"): float(value) for key, value in module.run.callback_metrics.items()}
     shown = objective.diagnostics
-    assert logged.keys() == shown.keys()
+    logged.pop("salt/interaction", None)  # measured in some steps only, and Lightning shows what it was last told
+    assert logged.keys() == shown.keys() - {"salt/interaction"}
     if name == "free_lb":  # all losses of a batch in one, where the loop's last word is about the last of them
         logged.pop("loss"), logged.pop("backward_passes")
     assert logged == {key: pytest.approx(shown[key], abs=1e-5) for key in logged}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from sparring.lab.runs.files import sealed
 from sparring.lab.studies import Arm, Expect, Study
 from sparring.lab.studies.plan import wanted
 from sparring.lab.studies.results import results
@@ -33,7 +34,7 @@ def plant(folder: Path, gains: dict[str, float], seeds: int, spread: float = 1.0
             error = base[k] - gains.get(arm.name, 0.0) + (arm.name != "plain") * spread * random.standard_normal()
             entries = {"task": study.task, "scale": "tiny", "method": arm.name, "values": dict(run.setting.values)}
             entries |= {"seed": k, "role": "evaluation", "version": 1, "validation": {}, "test": {"error": error}}
-            lines.append(json.dumps(entries))
+            lines.append(json.dumps(sealed(entries)))
     (folder / study.file).write_text("\n".join(lines) + "\n")
     return study
 
@@ -117,7 +118,7 @@ def test_runs_that_diverged_are_told_and_in_no_mean(tmp_path: Path) -> None:
     study = plant(tmp_path, {"noise": 2.0, "vat": 4.0}, 6)
     lines = [json.loads(line) for line in (tmp_path / study.file).read_text().splitlines()]
     lines[-1]["test"] = None
-    (tmp_path / study.file).write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / study.file).write_text("\n".join(json.dumps(sealed(line)) for line in lines))
     found = results(study, tmp_path)
     assert "vat diverged with 1 seeds" in found.sentence
     assert len(next(row for row in found.rows if row.arm.name == "vat").values) == 5

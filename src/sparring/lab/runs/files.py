@@ -99,14 +99,13 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "seal": seal(stored)}
 
 
-def opened(text: str | bytes, shape: Any = None, exact: bool = True) -> dict[str, Any]:
+def opened(text: str | bytes, shape: Any = None, unsealed: bool = True) -> dict[str, Any]:
     """What `sealed` closed; a `ValueError` that says what is wrong with it.
 
     Args:
         text: what was in the file.
         shape: what it must look like.
-        exact: a file of an older version has no seal; it is believed if it holds exactly what `shape` names, or, where
-            this is False, more than that.
+        unsealed: believe a file without a seal, of an older version, if it holds exactly what `shape` names.
     """
     try:
         found = json.loads(text)
@@ -115,17 +114,15 @@ def opened(text: str | bytes, shape: Any = None, exact: bool = True) -> dict[str
         known = found.pop("seal", None)
         if known is not None and known != seal(found):
             raise ValueError("its values are not those that were sealed")
+        if known is None and not unsealed:
+            raise ValueError("it has no seal")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if shape is not None:
         if wrong := fault(found, shape):
             raise ValueError(wrong)
-        if (
-            exact
-            and known is None
-            and str not in shape
-            and (more := found.keys() - {name.removesuffix("?") for name in shape})
-        ):
+        named = {name.removesuffix("?") for name in shape if name is not str}
+        if known is None and str not in shape and (more := found.keys() - named):
             raise ValueError(f"it has no seal and an unknown entry {min(more)!r:.60}")
     return found
 

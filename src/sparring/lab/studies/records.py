@@ -80,10 +80,7 @@ def append(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Every whole record of a file; lines that are torn, changed or of another make are left out, and counted in the log.
-
-    Records made before there was a seal are believed if their entries are of the right kind.
-    """
+    """Every whole record of a file; lines that are torn, changed or without a seal are left out, and counted in the log."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -93,7 +90,7 @@ def read(path: Path) -> list[Record]:
     found, left = [], 0
     for line in filter(None, lines):
         try:
-            found.append(Record(opened(line, RECORD, exact=False)))
+            found.append(Record(opened(line, RECORD, unsealed=False)))
         except ValueError:
             left += 1
     if left:
