@@ -118,7 +118,8 @@ def test_runs_that_diverged_are_told_and_in_no_mean(tmp_path: Path) -> None:
     study = plant(tmp_path, {"noise": 2.0, "vat": 4.0}, 6)
     lines = [json.loads(line) for line in (tmp_path / study.file).read_text().splitlines()]
     lines[-1]["test"] = None
-    (tmp_path / study.file).write_text("\n".join(json.dumps(sealed(line)) for line in lines))
+    again = [sealed({name: value for name, value in line.items() if name != "seal"}) for line in lines]
+    (tmp_path / study.file).write_text("\n".join(map(json.dumps, again)))
     found = results(study, tmp_path)
     assert "vat diverged with 1 seeds" in found.sentence
     assert len(next(row for row in found.rows if row.arm.name == "vat").values) == 5
