@@ -1,6 +1,7 @@
 """Steps that run again in backward: the gradient of the whole graph, in the memory of one step."""
 
 import gc
+import threading
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import sparring as sp
+from sparring.players.attention_kernel import math_attention
 from sparring.players.player import Game, Response
 
 
@@ -226,3 +228,23 @@ def test_nothing_is_left_when_the_loss_is_gone() -> None:
         del x, loss
         gc.collect()
         assert gone() is None
+
+
+def test_threads_share_the_choice_of_kernel_and_leave_none_behind() -> None:
+    """The second thread comes before the first one goes, and goes after it."""
+    inside, first_gone, seen = threading.Event(), threading.Event(), []
+
+    def second() -> None:
+        with math_attention():
+            inside.set()
+            first_gone.wait(10)
+            seen.append(torch.backends.cuda.flash_sdp_enabled())
+
+    thread = threading.Thread(target=second)
+    with math_attention():
+        thread.start()
+        assert inside.wait(10)
+    first_gone.set()
+    thread.join()
+    assert seen == [False]
+    assert torch.backends.cuda.flash_sdp_enabled()

@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..balls import Ball, check_ball
 from ..sites.site import Slot
+from .attention_kernel import math_attention
 from .player import Game, InBall, Response, Unroll, lost, slope, without, working_copy
 from .unrolled import Unrolled
 from .walk import State, Walk, moved, rows
@@ -158,7 +158,7 @@ class PGD(InBall):
         for step in range(taken + 1, self.steps + 1):
             points = [d if d.requires_grad else d.detach().requires_grad_() for d in state.deltas]
             if exact:
-                with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels cannot be differentiated twice
+                with math_attention():  # the fused attention kernels cannot be differentiated twice
                     payoff = game.payoff(points, attached=True)
             else:
                 payoff = game.payoff(points)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..sites.site import Slot
+from .attention_kernel import math_attention
 from .player import Apart, lost, slope
 from .walk import Follower, State, regroup
 
@@ -40,7 +40,7 @@ class Unrolled:
             self.history.append(state)
             points = [d.detach().requires_grad_() for d in state.deltas]
             leaves = _leaves(self.apart.attached)
-            with sdpa_kernel(SDPBackend.MATH):  # as when it runs again: another kernel may draw other dropout
+            with math_attention():  # as when it runs again: another kernel may draw other dropout
                 payoff = self.apart.payoff(points, leaves)
             if step == 1:
                 self._closed_over = _variables(payoff, but=[*points, *leaves])
@@ -58,7 +58,7 @@ class Unrolled:
         for step in range(len(self.history), 0, -1):
             before = self.history[step - 1].map(lambda t: t.detach().requires_grad_())
             leaves = _leaves(self.apart.attached)
-            with ExitStack() as stack, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            with ExitStack() as stack, torch.enable_grad(), math_attention():
                 for mode in self._modes:
                     stack.enter_context(mode)
                 gradients = slope(self.apart.payoff(before.deltas, leaves), before.deltas, create_graph=True)
