@@ -8,14 +8,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _lock = Lock()
 _chosen: list[AbstractContextManager[None]] = []
-_users = 0
 
 
 @contextmanager
 def math_attention() -> Iterator[None]:
     """Torch's plain attention while the block runs: the fused kernels have no second derivative.
 
-    The choice holds for the whole process: the first thread that comes makes it, and the last one that goes takes it back.
+    The choice holds for the whole process. Whichever thread goes takes back the latest choice, so the last one takes back the first.
 
     >>> import torch
     >>> with math_attention():
@@ -24,16 +23,12 @@ def math_attention() -> Iterator[None]:
     >>> torch.backends.cuda.flash_sdp_enabled()
     True
     """
-    global _users
+    choice = sdpa_kernel(SDPBackend.MATH)
     with _lock:
-        if not _users:
-            _chosen.append(sdpa_kernel(SDPBackend.MATH))
-            _chosen[-1].__enter__()
-        _users += 1
+        choice.__enter__()
+        _chosen.append(choice)
     try:
         yield
     finally:
         with _lock:
-            _users -= 1
-            if not _users:
-                _chosen.pop().__exit__(None, None, None)
+            _chosen.pop().__exit__(None, None, None)
