@@ -261,7 +261,8 @@ class Step:
 
     def note(self, **values: Any) -> None:
         """Keep diagnostics of the term that plays; tensors become floats, and functions are asked, when they are read."""
-        self.notes.update({f"{self.speaker}/{key}": value for key, value in values.items()})
+        for key, value in values.items():
+            self.notes[f"{self.speaker}/{key}"] = value
 
     # -- inside -----------------------------------------------------------------------------------------------
 
