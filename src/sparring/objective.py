@@ -12,6 +12,7 @@ from .nn.randomness import devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
+from .passes.memory import Memory
 from .passes.step import Items, Reduction, Step, logits_of
 from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
@@ -89,6 +90,7 @@ class Objective(nn.Module):
         self.number = 0
         self._prefixes: dict[frozenset[Site], Prefix] = {}
         self._layout: Layout | None = None
+        self._memory = Memory()
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
         self._questions = Questions()
@@ -256,6 +258,7 @@ class Objective(nn.Module):
             items,
             self._tapes(terms) if self.options["replay"] else {},
             speaker=speaker,
+            memory=self._memory,
         )
         for measured in ("measure_noise", "measure_interaction"):
             every = self.options[f"{measured}_every"]
