@@ -21,7 +21,8 @@ from ..sites.site import Undo
 from .layout import Layout
 
 Place = tuple[nn.Module, str]
-_INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
+_INTERNAL = frozenset(nn.Module().__dict__) - {"training"} | {"forward", "_flat_weights", "_flat_weight_refs"}
+_OURS = __package__.partition(".")[0] + "."
 _SIZED = (list, dict, set)
 
 
@@ -97,9 +98,10 @@ class Look:
 
     def _attributes(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
         for name, module in self.modules:
-            for key, value in module.__dict__.items():
-                if key not in _INTERNAL and key != "forward":
-                    yield name, module, key, value
+            if not type(module).__module__.startswith(_OURS):
+                for key, value in module.__dict__.items():
+                    if key not in _INTERNAL:
+                        yield name, module, key, value
 
     def held(self) -> Held | None:
         """After the clean pass: the buffers that it moved, as they were before."""
