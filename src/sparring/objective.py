@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .late import Questions, listening
-from .nn.randomness import devices_of
+from .nn.randomness import devices_in
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
@@ -236,7 +236,6 @@ class Objective(nn.Module):
         if layout is not self._layout:
             self._prefixes.clear()
             self._sides = sides_of(self.model)
-            self._devices = devices_of(self.model)
             self._layout = layout
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
@@ -249,7 +248,7 @@ class Objective(nn.Module):
             self.loss,
             self.options["outputs"] or logits_of,
             masks,
-            self._devices,
+            devices_in(module for _, module in layout.members),  # `model.to(...)` may have come between
             layout,
             self._sides,
             self.number,

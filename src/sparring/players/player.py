@@ -53,6 +53,7 @@ class Game:
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
         apart: makes a payoff that can be computed again during backward; None where there is none.
         sharded: each process holds a part of the parameters only: a gradient in them comes with the leader's backward pass alone.
+        meet: examples meet in the model, in a batch norm that takes the statistics of its batch.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
@@ -67,6 +68,7 @@ class Game:
     precise_clean: Callable[[], Tensor] | None = None
     apart: Callable[[], Apart] | None = None
     sharded: bool = False
+    meet: bool = False
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Finite-difference unrolling: differentiate through the follower's ascent without differentiating the model twice."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,7 @@ class Climber(Protocol):
 
 
 SPREAD = 30.0  # how much shorter than the longest an example's pull may be before it needs a probe length of its own
+BANDS = 4  # how many probe lengths there are at most where examples meet
 
 
 @dataclass
@@ -54,8 +56,10 @@ class Walk:
     Let l be the payoff and w the leader's pull on the gradient used in step k. The missing term is the change of l's parameter
     gradient along w. Where all examples pull about equally it is [grad l(delta + h w) - grad l(delta)] / h, against the gradient
     that step k took anyway. Otherwise (or `central`, or where a box may cut the probe) every example i is probed along its unit
-    pull u_i on both sides: [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. All these passes
-    run in full precision, also under autocast. Update rule and projection are differentiated exactly: they are cheap and hold no model.
+    pull u_i on both sides: [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. That takes l_i for a
+    function of delta_i alone. Where examples meet in a batch norm, those that pull about equally are probed at once instead, the others
+    standing still, and the differences are added up. All these passes run in full precision, also under autocast. Update rule and
+    projection are differentiated exactly: they are cheap and hold no model.
 
     Sharded parameters have gradients in the leader's own backward pass only. There the two sums themselves are charged, their value
     taken off again, and that backward pass makes the difference of their gradients.
@@ -157,12 +161,10 @@ class Walk:
                 continue
             if rest and alike and not self.both_sides:
                 here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
+            elif self.game.meet:
+                here, there = self._in_bands(state.deltas, probe, gradients, rest, lengths)
             else:
-                # One length for all where it will do: batch norm lets examples meet, and then they must be probed together.
-                together = self.game.sharded and alike
-                here, there = self._around(
-                    state.deltas, probe, torch.full_like(lengths, longest) if together else lengths
-                )
+                here, there = self._around(state.deltas, probe, lengths)
             pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
             total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
         return total
@@ -207,6 +209,34 @@ class Walk:
         near, far = self.gradients(ahead, weights)
         near0, far0 = self.gradients(behind, weights)
         return _quotient(near, near0, span), _quotient(far, far0, span)
+
+    def _in_bands(
+        self,
+        deltas: Sequence[Tensor],
+        probe: Sequence[Tensor],
+        near0: Sequence[Tensor],
+        far0: Sequence[Tensor],
+        lengths: Tensor,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same where examples meet: one probe length for all that move at once."""
+        found: list[tuple[list[Tensor], list[Tensor]]] = []
+        for band in self._bands(lengths):
+            part = [torch.where(band.view(-1, *(1,) * (w.dim() - 1)), w, 0.0) for w in probe]
+            longest = torch.where(band, lengths, 0.0).max()
+            if self.both_sides or not far0:
+                found.append(self._around(deltas, part, longest.expand_as(lengths)))
+            else:
+                found.append(self._ahead(deltas, part, near0, far0, longest.item()))
+        near, far = ([torch.stack(changes).sum(0) for changes in zip(*side, strict=True)] for side in zip(*found))
+        return near, far
+
+    def _bands(self, lengths: Tensor) -> list[Tensor]:
+        """Who pulls about equally. Over shards all are one band: every process must make the same passes."""
+        if self.game.sharded:
+            return [torch.ones_like(lengths, dtype=torch.bool)]
+        steps = torch.log(lengths.max() / lengths) / math.log(SPREAD)  # infinite for those that do not pull
+        number = torch.where(lengths > 0, steps, 0.0).floor().clamp(0, BANDS - 1)
+        return [number == k for k in sorted(set(number.tolist()))]
 
     @property
     def both_sides(self) -> bool:
