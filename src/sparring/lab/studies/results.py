@@ -61,7 +61,11 @@ class Results:
     def sentence(self) -> str:
         """The verdict in one sentence."""
         if not self.done:
-            hours = "" if self.study.hours is None else f"; about {self.study.hours:.2g} CPU hours for all of it, an estimate"
+            hours = (
+                ""
+                if self.study.hours is None
+                else f"; about {self.study.hours:.2g} CPU hours for all of it, an estimate"
+            )
             return f"open: nothing has been run{hours}"
         costs = {row.arm.name: row.seconds for row in self.rows}
         parts = [describe(self.study, expect, finding, costs) for expect, finding in self.findings]
