@@ -93,7 +93,11 @@ def test_source_and_target_masks_are_kept_apart() -> None:
     model.double().eval()
     inputs["decoder_attention_mask"] = (targets != -100).long()
     seen = {}
-    sites = {"encoder": sp.Output("encoder.block.0"), "decoder": sp.Output("decoder.block.0"), "head": sp.Output("lm_head")}
+    sites = {
+        "encoder": sp.Output("encoder.block.0"),
+        "decoder": sp.Output("decoder.block.0"),
+        "head": sp.Output("lm_head"),
+    }
     for side, site in sites.items():
         objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.PGD(sp.L2(1.0), start=0.1), sp.kl))
         step = objective.begin(inputs, targets, None, objective.terms)

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -5,6 +7,7 @@ from torch import nn
 from sparring.lab.models.birnn import PairSequence, SingleSequence
 from sparring.nn.attention import AdditiveAttention, ScorePoint, masked_softmax
 from sparring.passes.one import perturbed_call
+from sparring.sites.attention.interface import is_hugging_face_attention
 from sparring.sites.attention.multihead import raw_scores
 from sparring.sites.attention.scores import Scores
 from sparring.sites.attention.softmax import seen_by_others
@@ -254,3 +257,12 @@ def test_a_word_that_only_sees_itself_is_padding_unless_it_is_alone():
     assert seen[0].all()
     assert seen[1, 0].tolist() == [[True, False], [False, False]]
     assert seen_by_others(torch.zeros(2, 1, 1, 1)).all(), "a sentence of one word"
+
+
+def test_only_a_module_with_a_choice_of_kernel_is_hugging_faces(monkeypatch):
+    class Mentions(nn.Module):
+        def forward(self, x):
+            return ALL_ATTENTION_FUNCTIONS[self.kind](x)  # noqa: F821
+
+    monkeypatch.setitem(sys.modules, "transformers", sys.modules.get("transformers", object()))
+    assert not is_hugging_face_attention(Mentions())

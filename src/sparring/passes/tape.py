@@ -13,7 +13,11 @@ from ..nn.randomness import RandomState, Watch
 
 _PLAIN = (Tensor, int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device)
 FIXED, EACH = 40.0, 15.0  # what replay costs a step, and each call on the tape: microseconds on a core, roughly
-WEIGHTED, BARE, THOUSAND = 25.0, 5.0, 1.0  # what one pass saves: by a module with weights, one without, a thousand numbers
+WEIGHTED, BARE, THOUSAND = (
+    25.0,
+    5.0,
+    1.0,
+)  # what one pass saves: by a module with weights, one without, a thousand numbers
 _HARMLESS = (__package__.partition(".")[0] + ".", "torch.nn.utils.")
 
 

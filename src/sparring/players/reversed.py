@@ -36,7 +36,9 @@ class Reversed(Player):
         return self.player.unroll
 
     def respond(self, game: Game) -> Response:
-        if game.precise_clean is not None:  # the pull is then taken anew at the player's own answer, which is not played
+        if (
+            game.precise_clean is not None
+        ):  # the pull is then taken anew at the player's own answer, which is not played
             raise ValueError(
                 'Reversed(...): unroll="finite_difference" under autocast is not for reversed players; use unroll="autograd"'
             )
