@@ -88,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", default="", help="only those whose name begins so")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -96,6 +97,8 @@ def main() -> None:
     setting = task.setting("plain", "small", overrides=overrides)
     run = partial(accuracy, task, setting, task.load(setting))
     for what, make in table.items():
+        if not what.startswith(given.rows):
+            continue
         found = [run(make, seed) for seed in range(given.seeds)]
         print(f"{what:<24} {statistics.mean(found):5.1f}  {' '.join(f'{f:.1f}' for f in found)}", flush=True)
 

@@ -97,9 +97,7 @@ class Faint(nn.Module):
 
 
 @pytest.mark.parametrize("faint", [False, True])
-@pytest.mark.parametrize(
-    "words", [{}, {"central": True}, {"box": (-4, 4)}], ids=["one side", "both sides", "in a box"]
-)
+@pytest.mark.parametrize("words", [{}, {"central": True}, {"box": (-4, 4)}], ids=["one side", "both sides", "in a box"])
 def test_examples_that_meet_in_a_batch_norm_are_probed_together(words: dict[str, Any], faint: bool) -> None:
     """Every payoff depends on every perturbation: a probe length for each example would weigh them wrongly."""
     torch.manual_seed(0)

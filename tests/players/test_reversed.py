@@ -58,7 +58,7 @@ def test_finite_differences_of_a_reversed_ascent_are_refused_under_autocast() ->
     objective = sp.Objective(model, sp.cross_entropy, term)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
-        pytest.raises(ValueError, match='Reversed.*use unroll="autograd"'),
+        pytest.raises(ValueError, match=r'Reversed.*use unroll="autograd"'),
     ):
         objective(X.float(), Y)
 

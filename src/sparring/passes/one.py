@@ -59,7 +59,7 @@ class Pass:
         valid: finds the padding mask of a slot, given the one that the site itself knows.
         devices: where random numbers may be drawn; found from the model if not given.
         layout: where the sites and normalisation layers are; found from the model if not given.
-        sides: modules inside which everything belongs to the "source" or the "target" of a model with both.
+        sides: modules from which on everything belongs to the "source" or the "target" of a model with both.
         held: buffers that move by themselves, as the clean pass found them.
     """
 
@@ -204,14 +204,12 @@ class Pass:
         self._again.enter()
 
     def _watch_side(self, undo: list[Undo], module: nn.Module, side: str) -> None:
+        """What follows the decoder (the layer that makes logits of its states) still belongs to the target."""
+
         def before(_: nn.Module, args: object) -> None:
             self._side = side
 
-        def after(*_: object) -> None:
-            self._side = "source"
-
         undo.append(module.register_forward_pre_hook(before).remove)
-        undo.append(module.register_forward_hook(after, always_call=True).remove)
 
     @contextmanager
     def _conditions(self, visit: Callable[..., Tensor]) -> Iterator[None]:
