@@ -5,8 +5,9 @@
     python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # the charts and tables of docs/growth.md from the file
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
-reference is the plain step of the same model (for LPD of the same ensemble). Every point runs in processes of its own: one for the
-time (CPU time, one thread, rounds interleaved), one for each method's peak memory.
+reference is the plain step of the same model (for LPD of the same ensemble). The passes themselves are timed too, without the
+library: what a method would cost if it were nothing but its passes stands beside what it costs. Every point runs in processes of its
+own: one for the time (CPU time, one thread, rounds interleaved), one for each method's peak memory.
 """
 
 import argparse
@@ -21,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from growth_page import write
+from growth_page import BOUNDS, write
 from harness import interleave, peak
 from sparring import recipes
 from sparring.ensembles import Ensemble, LaplacePriorityDropout, member_cross_entropy
+from sparring.players.attention_kernel import math_attention
 
 CLASSES, WORDS, HEADS = 10, 1000, 4
 
@@ -113,6 +115,39 @@ def names(axis: str, size: Size) -> list[str]:
     return [*methods(size), *lpd]
 
 
+def passes(size: Size) -> dict[str, Callable[[], None]]:
+    """The passes that methods are made of, by hand: a forward, a look (gradient at the first site alone), a second derivative."""
+    torch.manual_seed(0)
+    tokens, labels = torch.randint(WORDS, (size.batch, size.length)), torch.randint(CLASSES, (size.batch,))
+    model = Encoder(size)
+    places = [layer.site for layer in model.layers if hasattr(layer, "site")]
+
+    def charge(points: list[Tensor]) -> Tensor:
+        def place(module: nn.Module, given: Any, value: Tensor) -> Tensor:
+            points.append(torch.zeros_like(value).requires_grad_())
+            return value + points[-1]
+
+        handles = [module.register_forward_hook(place) for module in places]
+        loss = nn.functional.cross_entropy(model(tokens), labels)
+        for handle in handles:
+            handle.remove()
+        return loss
+
+    def look() -> None:
+        points: list[Tensor] = []
+        model.requires_grad_(False)
+        torch.autograd.grad(charge(points), points)
+        model.requires_grad_(True)
+
+    def second() -> None:
+        points: list[Tensor] = []
+        with math_attention():  # the fused kernel has no second derivative
+            found = torch.autograd.grad(charge(points), points, create_graph=True)
+        torch.autograd.grad(sum(g.square().sum() for g in found), list(model.parameters()), allow_unused=True)
+
+    return {"forward": lambda: charge([]).item(), "look": look, "second": second}  # type: ignore[dict-item]
+
+
 def step_named(name: str, size: Size) -> Callable[[], None]:
     """One training step: loss, backward, update."""
     torch.manual_seed(0)
@@ -127,9 +162,9 @@ def step_named(name: str, size: Size) -> Callable[[], None]:
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
         objective(tokens, labels).backward()
         optimiser.step()
+        optimiser.zero_grad(set_to_none=True)  # many models wait in memory for their turn
 
     return step
 
@@ -142,6 +177,7 @@ def timed(chosen: Sequence[str], size: Size, rounds: int) -> dict[str, list[floa
         rest = {n: s for n, s in steps.items() if n != base and (n == "LPD") == (base == "plain ensemble")}
         rest.pop("plain", None), rest.pop("plain ensemble", None)
         if base in steps:
+            rest |= passes(size) if base == "plain" else {}
             for name, ratio in interleave((base, steps[base]), rest, rounds, repeats=1).items():
                 found[name] = [ratio.median, ratio.low, ratio.high, ratio.seconds]
     return found
@@ -173,6 +209,8 @@ def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, An
         median, low, high, seconds = ratios[name]
         row = {"axis": axis, "value": value, "method": name, "ratio": median, "low": low, "high": high}
         row |= {"seconds": seconds, "mib": memory[name], "memory": memory[name] / memory[base], "rounds": rounds}
+        if name in BOUNDS:
+            row["by_hand"] = BOUNDS[name](size.steps, *(ratios[part][0] for part in ("forward", "look", "second")))
         rows.append(row | {"size": asdict(size)})
     return rows
 
@@ -202,9 +240,11 @@ def main() -> None:
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"
+                cost = (
+                    f"{row['ratio']:6.2f}x of {row.get('by_hand', 1):5.2f}  {spread:<16} {row['seconds'] * 1e3:9.1f} ms"
+                )
                 print(
-                    f"{axis} {value:>5}  {row['method']:<26} {row['ratio']:6.2f}x  {spread:<16} {row['seconds'] * 1e3:9.1f} ms  "
-                    f"{row['memory']:5.2f}x  {row['mib']:7.0f} MiB",
+                    f"{axis} {value:>5}  {row['method']:<26} {cost}  {row['memory']:5.2f}x  {row['mib']:7.0f} MiB",
                     flush=True,
                 )
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -110,6 +111,7 @@ def in_turn(name: str, world: int) -> Trained:
     return train([Player.of(one, batch, rank, (SHARE,) * world) for rank, one in enumerate(copies)])
 
 
+@cache
 def expected(name: str, world: int) -> Trained:
     """What every rank must end with."""
     return in_turn(name, world) if why_apart(name) else joined(name, world)

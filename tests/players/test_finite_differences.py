@@ -1,5 +1,6 @@
 """Finite-difference SALT on what is not float32, not alike, not as it was: equal to the exact gradient, or refused."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import sparring as sp
 
@@ -231,3 +233,62 @@ def test_without_labels_the_ascent_is_a_constant_unless_asked(unroll: str) -> No
     torch.testing.assert_close(usual[12:], constant[12:], **close)
     assert float((usual - constant)[:12].norm()) > 1e-7
     assert float((asked - constant)[12:].norm()) > 1e-7
+
+
+class Alive(TorchDispatchMode):
+    """How many tensors of one shape are alive at once, at most; views count as what they are views of."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.now, self.most = shape, 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(one, Tensor) and one.shape == self.shape and not function.is_view:
+                self.now += 1
+                self.most = max(self.most, self.now)
+                weakref.finalize(one, self._gone)
+        return found
+
+    def _gone(self) -> None:
+        self.now -= 1
+
+
+def test_the_memory_of_the_walk_does_not_grow_with_its_steps() -> None:
+    """Gradients as large as the model: as many at eight steps as at two, and those of the last step are let go."""
+
+    def most(steps: int, **words: Any) -> int:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 17), nn.Tanh(), nn.Linear(17, 4))
+        objective = sp.recipes.salt(
+            model, sp.cross_entropy, "0", ball=sp.L2(0.5), start=0.1, unroll="finite_difference", steps=steps, **words
+        )
+        x, y = batch()
+        with Alive((17, 16)) as alive:
+            objective(x, y).backward()
+        return alive.most
+
+    one, two, eight = most(1), most(2), most(8)
+    assert eight == two <= one + 3
+
+
+def test_a_second_backward_pass_finds_the_same() -> None:
+    """The first one uses up what the last step kept, so that the second takes both sides of the difference anew."""
+    model, (x, y) = network(dtype=torch.float64), batch(torch.float64)
+    for steps in (1, 3):
+        objective = sp.recipes.salt(
+            model, sp.cross_entropy, "0", ball=sp.L2(0.5), start=0.1, unroll="finite_difference", steps=steps
+        )
+        loss = objective(x, y)
+        first, second = (torch.autograd.grad(loss, list(model.parameters()), retain_graph=True) for _ in range(2))
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("update", ["normalised", "raw", "adam"])
+def test_every_step_of_several_counts_exactly(update: Any) -> None:
+    """Early steps are probed on both sides, the last on one: all of them agree with the exact derivative."""
+    model, (x, y) = network(dtype=torch.float64), batch(torch.float64)
+    words = {"steps": 4, "update": update, "step_size": 0.1}
+    exact, found = (gradient(model, way, x, y, **words) for way in ("autograd", "finite_difference"))
+    assert float((found - exact).norm() / exact.norm()) < 1e-5

@@ -95,6 +95,31 @@ def test_the_largest_gains_go_first_and_a_flip_that_hurts_goes_back() -> None:
     assert ball.flip(mask, base, influence, torch.tensor([[3]])).tolist() == [[0.0, 0.0, 1.0, 0.0, 1.0, 1.0]]
 
 
+@pytest.mark.parametrize(("shape", "rows"), [((3, 12), False), ((3, 4, 5), False), ((2, 4, 9), True)])
+def test_flips_step_by_step(shape: tuple[int, ...], rows: bool) -> None:
+    """Against a loop that takes one entry after the other, the largest gain first."""
+    ball = sp.Flips(0.4, rows=rows)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        base, influence, valid = torch.bernoulli(torch.full(shape, 0.7)), torch.randn(shape), torch.rand(shape) < 0.9
+        mask = ball.sample(base, 2, valid)
+        budget = ball.budget(ball.entries(mask, valid))
+        found = ball.flip(mask, base, influence, budget, valid)
+        flat = [t.reshape(-1, shape[-1] if rows else mask[0].numel()) for t in (mask, base, influence, valid)]
+        limits, expected = budget.flatten().tolist(), []
+        for m, b, im, ok, limit in zip(*flat, limits, strict=True):
+            now, gain = m.clone(), (1 - 2 * m) * im
+            for unit in gain.argsort(descending=True).tolist():  # going back is free, and first
+                if ok[unit] and gain[unit] > 0 and m[unit] != b[unit]:
+                    now[unit] = b[unit]
+            for unit in gain.argsort(descending=True).tolist():
+                if ok[unit] and gain[unit] > 0 and m[unit] == b[unit] and (now != b).sum() < limit:
+                    now[unit] = 1 - now[unit]
+            expected.append(now)
+        assert torch.equal(found, torch.stack(expected).view(shape))
+        assert int((mask != base).sum()) == 2 * len(limits)
+
+
 def test_the_published_algorithm_overshoots_by_one_and_takes_negative_gains() -> None:
     base = torch.ones(1, 10)
     rising = torch.arange(10.0).view(1, 10)  # every gain is <= 0

@@ -84,14 +84,13 @@ class Flips:
         """Flip the entries with the largest gain `(1 - 2m) * influence` (eq. 8), within the budget.
 
         Never an entry whose gain is not positive. An entry that is flipped already and gains by going back does so, which
-        frees its place.
+        frees its place. The budget is one of this ball (`budget`, `schedule`): what exceeds its fraction is not spent.
         """
         gain = self.gain(mask, influence, valid)
         changed, good = mask != base, gain > 0
         room = budget - (changed & ~good).sum(self.axes(mask), keepdim=True)
-        rank = self._rank(torch.where(good & ~changed, gain, -math.inf))
-        chosen = good & (changed | (rank < room))
-        return torch.where(chosen, 1 - mask, mask)
+        largest = self._largest(torch.where(good & ~changed, gain, -math.inf), room, self._most(mask))
+        return torch.where(good & (changed | largest), 1 - mask, mask)
 
     def flip_as_published(
         self, mask: Tensor, base: Tensor, influence: Tensor, budget: Tensor, valid: Tensor | None = None
@@ -114,11 +113,13 @@ class Flips:
         gain = (1 - 2 * mask) * torch.nan_to_num(influence, 0.0, 0.0, 0.0)
         return gain if valid is None else torch.where(valid, gain, -math.inf)
 
-    def sample(self, base: Tensor, flips: Tensor, valid: Tensor | None = None) -> Tensor:
+    def sample(self, base: Tensor, flips: Tensor | int, valid: Tensor | None = None) -> Tensor:
         """The base mask with `flips` entries flipped at random, per budget: the control of equal size."""
         noise = torch.rand_like(base)
-        rank = self._rank(noise if valid is None else torch.where(valid, noise, -math.inf))
-        chosen = rank < flips
+        noise = noise if valid is None else torch.where(valid, noise, -math.inf)
+        entries = self._flat(noise).shape[-1]
+        most = min(flips, entries) if isinstance(flips, int) else entries
+        chosen = self._largest(noise, flips, most)
         return torch.where(chosen if valid is None else chosen & valid, 1 - base, base)
 
     def entries(self, mask: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -130,8 +131,15 @@ class Flips:
         """Entries of one budget in the last dimension."""
         return x if self.rows or x.dim() == 1 else x.flatten(1)
 
-    def _rank(self, score: Tensor) -> Tensor:
-        """0 for the largest score of a budget, 1 for the next, ..."""
-        order = self._flat(score).argsort(dim=-1, descending=True, stable=True)
-        places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-        return torch.empty_like(order).scatter(-1, order, places).view_as(score)
+    def _most(self, mask: Tensor) -> int:
+        """No budget of this ball is larger, known without asking the device; one to spare for a product rounded up."""
+        entries = self._flat(mask).shape[-1]
+        return min(entries, math.floor(self.fraction * entries * (1 + 1e-6) + 1e-6) + 1)
+
+    def _largest(self, score: Tensor, count: Tensor | int, most: int) -> Tensor:
+        """True at the `count` largest scores of each budget, at most `most`: all need not be put in order for that."""
+        flat = self._flat(score)
+        limit = self._flat(count) if isinstance(count, Tensor) and count.dim() else count
+        within = (torch.arange(most, device=flat.device) < limit).expand(*flat.shape[:-1], most)
+        order = flat.topk(most, dim=-1).indices
+        return torch.zeros_like(flat, dtype=torch.bool).scatter(-1, order, within).view_as(score)

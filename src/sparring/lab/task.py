@@ -53,6 +53,8 @@ def take(tree: Any, index: Tensor | slice) -> Any:
     {'ids': tensor([[4, 5]])}
     """
     if isinstance(tree, Tensor):
+        if isinstance(index, Tensor):
+            index = index.to(tree.device, non_blocking=True)
         return tree[index]
     if isinstance(tree, Mapping):
         return {name: take(value, index) for name, value in tree.items()}

@@ -181,8 +181,7 @@ class GreedyFlip(Player):
                 ) from error
         if self.start == "base":
             return base
-        one = torch.ones((), dtype=torch.long, device=base.device)
-        return self.ball.sample(base, one, slot.valid)
+        return self.ball.sample(base, 1, slot.valid)
 
     def _budgets(self, mask: Tensor, base: Tensor, slot: Slot) -> list[Tensor]:
         entries = self.ball.entries(mask, slot.valid)

@@ -158,11 +158,8 @@ def slope(
         with torch.autocast(device, enabled=False):
             return slope(payoff, values, create_graph, retain_graph)
     try:
-        with torch.enable_grad():
-            total = payoff.sum()
-        gradients = torch.autograd.grad(
-            total, list(values), create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
-        )
+        ones = torch.ones_like(payoff)
+        gradients = torch.autograd.grad(payoff, list(values), ones, retain_graph, create_graph, allow_unused=True)
     except RuntimeError as error:
         raise _explained(error) from error
     if all(g is None for g in gradients):

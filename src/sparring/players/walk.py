@@ -1,7 +1,7 @@
 """Finite-difference unrolling: differentiate through the follower's ascent without differentiating the model twice."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -45,6 +45,7 @@ class Climber(Protocol):
     def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State: ...
 
 
+Gradients = tuple[list[Tensor], list[Tensor]]  # in the perturbations, and in all that the leader trains
 SPREAD = 30.0  # how much shorter than the longest an example's pull may be before it needs a probe length of its own
 BANDS = 4  # how many probe lengths there are at most where examples meet
 
@@ -54,11 +55,13 @@ class Walk:
     """The steps of one ascent, remembered so that the leader's pull can be carried back through them.
 
     Let l be the payoff and w the leader's pull on the gradient used in step k. The missing term is the change of l's parameter
-    gradient along w. Where all examples pull about equally it is [grad l(delta + h w) - grad l(delta)] / h, against the gradient
-    that step k took anyway. Otherwise (or `central`, or where a box may cut the probe) every example i is probed along its unit
-    pull u_i on both sides: [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. That takes l_i for a
-    function of delta_i alone. Where examples meet in a batch norm, those that pull about equally are probed at once instead, the others
-    standing still, and the differences are added up. All these passes run in full precision, also under autocast. Update rule and
+    gradient along w. In the last step, where all examples pull about equally, it is [grad l(delta + h w) - grad l(delta)] / h,
+    against the parameter gradient that the step took anyway. One such gradient is as large as the model, so earlier steps keep
+    none: they are probed on both sides, [grad l(delta + h w) - grad l(delta - h w)] / 2h, and memory does not grow with the steps.
+    Where pulls differ (or `central`, or where a box may cut the probe) every example i is probed along its unit pull u_i:
+    [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. That takes l_i for a function of delta_i
+    alone. Where examples meet in a batch norm, those that pull about equally are probed at once instead, the others standing
+    still, and the differences are added up. All these passes run in full precision, also under autocast. Update rule and
     projection are differentiated exactly: they are cheap and hold no model.
 
     Sharded parameters have gradients in the leader's own backward pass only. There the two sums themselves are charged, their value
@@ -74,9 +77,12 @@ class Walk:
     def respond(self, state: State) -> Response:
         game, both, begun = self.game, self.both_sides, state
         for step in range(1, self.player.steps + 1):
+            rest = list[Tensor]()
             if both or not torch.is_grad_enabled() or not game.parameters:
                 points = [d.detach().requires_grad_() for d in state.deltas]
-                gradients, rest = slope(game.payoff(points), points), list[Tensor]()
+                gradients = slope(game.payoff(points), points)
+            elif step < self.player.steps:
+                gradients = self._ascent(state.deltas)
             else:
                 gradients, rest = self.gradients(state.deltas)
             self.unperturbed = lost(gradients, game.slots, self.unperturbed)
@@ -89,7 +95,7 @@ class Walk:
             self._final = [d.requires_grad_() for d in final]
             return Response(self._final, self.unperturbed, notes, self.player.steps * 3 + 1, self.interaction)
         values = Follower.apply(self, len(final), *final, game.attached_clean, *game.parameters)
-        return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * (2 + both))
+        return Response(list(values), self.unperturbed, notes, backward_passes=self.player.steps * 3 - (not both))
 
     def interaction(self, charge: Tensor) -> Tensor:
         """Zeros (B,) whose gradient is what the leader's pull on the answer means for the parameters."""
@@ -98,7 +104,14 @@ class Walk:
         (total,) = self.back(slope(charge, self._final, retain_graph=True))
         return torch.zeros_like(charge) if total is None else total - total.detach()
 
-    def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    def _ascent(self, deltas: Sequence[Tensor]) -> list[Tensor]:
+        """Gradient of the payoff in the perturbations alone, in full precision."""
+        points, again = [d.detach().requires_grad_() for d in deltas], self.game.precise_clean
+        with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
+            payoff = self.game.payoff(points, clean=None if again is None else again().detach())
+        return slope(payoff, points)
+
+    def gradients(self, deltas: Sequence[Tensor], weights: Tensor | None = None) -> Gradients:
         """Gradients of the summed payoff: in the perturbations, and in the clean outputs followed by the parameters.
 
         Where the parameters are sharded the second is the payoff itself, with its graph.
@@ -127,10 +140,7 @@ class Walk:
         """
         if self.game.precise_clean is None:
             return pulls
-        points = [d.detach().requires_grad_() for d in self._final]
-        with torch.enable_grad(), torch.autocast(points[0].device.type, enabled=False):
-            payoff = self.game.payoff(points, clean=self.game.precise_clean().detach())
-        precise = slope(payoff, points)
+        precise = self._ascent(self._final)
         along = torch.stack([(p.float() * g).flatten(1).sum(1) for p, g in zip(pulls, precise, strict=True)]).sum(0)
         size = torch.stack([g.square().flatten(1).sum(1) for g in precise]).sum(0)
         share = torch.where(size > 0, along / torch.where(size > 0, size, 1.0), 0.0)
@@ -159,15 +169,34 @@ class Walk:
             longest, alike = self._compared(lengths)
             if longest == 0:
                 continue
-            if rest and alike and not self.both_sides:
-                here, there = self._ahead(state.deltas, probe, gradients, rest, longest)
-            elif self.game.meet:
-                here, there = self._in_bands(state.deltas, probe, gradients, rest, lengths)
-            else:
-                here, there = self._around(state.deltas, probe, lengths)
-            pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, here, strict=True)))
-            total = [change if old is None else old + change for old, change in zip(total, there, strict=True)]
+            if self.both_sides or not alike:
+                rest.clear()  # as large as the model, and of no use
+            for ahead, behind, span in self._differences(
+                state.deltas, probe, (gradients, rest), lengths, longest, alike
+            ):
+                changes = [(a - b) / span for a, b in zip(ahead[0], behind[0], strict=True)]
+                pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, changes, strict=True)))
+                _add(total, ahead[1], behind[1], span)
         return total
+
+    def _differences(
+        self,
+        deltas: Sequence[Tensor],
+        probe: Sequence[Tensor],
+        here: Gradients,
+        lengths: Tensor,
+        longest: float,
+        alike: bool,
+    ) -> Iterator[tuple[Gradients, Gradients, float]]:
+        """Gradients at pairs of points that lie apart along the probe, and how far; their differences add up to what is missing."""
+        if here[1]:
+            yield self._ahead(deltas, probe, here, longest)
+        elif self.game.meet:
+            for band in self._bands(lengths):
+                part = [torch.where(band.view(-1, *(1,) * (w.dim() - 1)), w, 0.0) for w in probe]
+                yield self._around(deltas, part, torch.where(band, lengths, 0.0).max().expand_as(lengths))
+        else:
+            yield self._around(deltas, probe, torch.full_like(lengths, longest) if alike else lengths)
 
     def _compared(self, lengths: Tensor) -> tuple[float, bool]:
         """The longest pull, and whether all are about as long; where that decides nothing, an accelerator is not asked."""
@@ -180,22 +209,16 @@ class Walk:
         return longest, least * SPREAD >= longest
 
     def _ahead(
-        self,
-        deltas: Sequence[Tensor],
-        probe: Sequence[Tensor],
-        near0: Sequence[Tensor],
-        far0: Sequence[Tensor],
-        longest: float,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Derivative along the probe of the gradients in the perturbations and in everything else, from one more point."""
+        self, deltas: Sequence[Tensor], probe: Sequence[Tensor], here: Gradients, longest: float
+    ) -> tuple[Gradients, Gradients, float]:
+        """Two points along the probe, one of them known."""
         h = self._share(probe[0], 1 / 2) * self.player.ball.radius / longest
-        near, far = self.gradients([d + h * w for d, w in zip(deltas, probe, strict=True)])
-        return _quotient(near, near0, h), _quotient(far, far0, h)
+        return self.gradients([d + h * w for d, w in zip(deltas, probe, strict=True)]), here, h
 
     def _around(
         self, deltas: Sequence[Tensor], probe: Sequence[Tensor], lengths: Tensor
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same from two points, with a probe length of its own for every example."""
+    ) -> tuple[Gradients, Gradients, float]:
+        """Two new points, with a probe length of its own for every example."""
         boxed = self.player.ball.box is not None
         h = self._share(probe[0], 1 / 2 if boxed else 1 / 3) * self.player.ball.radius
         scale = torch.where(lengths > 0, lengths, 1.0)
@@ -206,29 +229,7 @@ class Walk:
         span = h if boxed else 2 * h
         behind = self._in_box([a - span * u for a, u in zip(ahead, unit, strict=True)])
         weights = lengths if len(lengths) > 1 or self.game.batch == 1 else lengths.expand(self.game.batch)
-        near, far = self.gradients(ahead, weights)
-        near0, far0 = self.gradients(behind, weights)
-        return _quotient(near, near0, span), _quotient(far, far0, span)
-
-    def _in_bands(
-        self,
-        deltas: Sequence[Tensor],
-        probe: Sequence[Tensor],
-        near0: Sequence[Tensor],
-        far0: Sequence[Tensor],
-        lengths: Tensor,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same where examples meet: one probe length for all that move at once."""
-        found: list[tuple[list[Tensor], list[Tensor]]] = []
-        for band in self._bands(lengths):
-            part = [torch.where(band.view(-1, *(1,) * (w.dim() - 1)), w, 0.0) for w in probe]
-            longest = torch.where(band, lengths, 0.0).max()
-            if self.both_sides or not far0:
-                found.append(self._around(deltas, part, longest.expand_as(lengths)))
-            else:
-                found.append(self._ahead(deltas, part, near0, far0, longest.item()))
-        near, far = ([torch.stack(changes).sum(0) for changes in zip(*side, strict=True)] for side in zip(*found))
-        return near, far
+        return self.gradients(ahead, weights), self.gradients(behind, weights), span
 
     def _bands(self, lengths: Tensor) -> list[Tensor]:
         """Who pulls about equally. Over shards all are one band: every process must make the same passes."""
@@ -260,8 +261,11 @@ def rows(share: float | Tensor, like: Tensor) -> float | Tensor:
     return share if isinstance(share, float) else share.view(-1, *(1,) * (like.dim() - 1)).to(like.dtype)
 
 
-def _quotient(there: Sequence[Tensor], here: Sequence[Tensor], span: float) -> list[Tensor]:
-    return [(a - b) / span for a, b in zip(there, here, strict=True)]
+def _add(total: list[Tensor | None], there: list[Tensor], here: list[Tensor], span: float) -> None:
+    """Add (there - here) / span. Both are used up from the end: each is as large as the model, and a third beside them would be too."""
+    for i in reversed(range(len(total))):
+        old, change = total[i], (there.pop() - here.pop()) / span
+        total[i] = change if old is None else old + change
 
 
 def moved(start: Sequence[Tensor], end: Sequence[Tensor], slots: Sequence[Slot], ball: Ball) -> Callable[[], Tensor]:

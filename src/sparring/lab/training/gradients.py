@@ -40,12 +40,14 @@ class Bucket:
         self.work.wait()
         count = len(self.parameters)
         means = self.flat[:-count] / processes
+        unused = any(p.grad is None for p in self.parameters)
+        used = self.flat[-count:].tolist() if unused else []  # an accelerator is asked only where the answer matters
         for place, (parameter, mean) in enumerate(
             zip(self.parameters, means.split([p.numel() for p in self.parameters]))
         ):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean.view_as(parameter))
-            elif self.flat[place - count] > 0:
+            elif used[place] > 0:
                 parameter.grad = mean.view_as(parameter).clone()
         self.waiting, self.work, self.flat = count, None, None
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,56 +18,17 @@ from torch import Tensor, nn
 from ...nn.randomness import devices_of, put_back
 from ...objective import Objective
 from ..data.batches import epoch
-from ..errors import Diverged, LabError
+from ..errors import LabError
 from ..streamed import Streamed
 from ..task import Data, Setting, Task, Trainable
 from ..text import Memory
 from .denormals import flushed
+from .progress import Progress
 from .randomness import random_state, restore_random_state
 from .settings import check
 from .sharing import shared
 from .stream import Stream
-from .updates import Update, finite
-
-
-@dataclass
-class Progress:
-    """Where a run stands; all of it is in the checkpoint."""
-
-    epoch: int = 0  # epochs completed
-    batch: int = 0  # batches of the present epoch completed
-    step: int = 0  # batches completed in all
-    losses: list[float] = field(default_factory=list)  # of the present epoch, one per batch
-    notes: dict[str, list[float]] = field(default_factory=dict)  # diagnostics of the present epoch: [sum, count]
-    seconds: float = 0.0  # CPU time of the present epoch's batches
-    passes: float = 0  # forward and backward passes through the model in the present epoch
-    best: float | None = None
-    best_epoch: int = 0
-
-    def add(self, losses: list[float], notes: dict[str, float]) -> None:
-        """Count one batch."""
-        self.batch, self.step = self.batch + 1, self.step + 1
-        self.losses.append(sum(losses) / len(losses))
-        self.passes += max(notes.get("backward_passes", 0), len(losses))
-        for name, value in notes.items():
-            if value == value:
-                total = self.notes.setdefault(name, [0.0, 0])
-                total[0], total[1] = total[0] + value, total[1] + 1
-
-    def close_epoch(self) -> dict[str, Any]:
-        """Finish the epoch; returns what happened in it."""
-        count = max(len(self.losses), 1)
-        record = {
-            "epoch": self.epoch + 1,
-            "step": self.step,
-            "loss": sum(self.losses) / count,
-            "losses": self.losses,
-            "diagnostics": {name: total / n for name, (total, n) in self.notes.items()},
-            "seconds_per_step": self.seconds / count,
-            "passes_per_step": self.passes / count,
-        }
-        self.epoch, self.batch, self.losses, self.notes, self.seconds, self.passes = self.epoch + 1, 0, [], {}, 0.0, 0
-        return record
+from .updates import Update
 
 
 @dataclass
@@ -172,12 +133,8 @@ class Session:
                 loss = next(steps, None)
             if loss is None:
                 return
-            if not finite(loss):
-                p = self.progress
-                raise Diverged(
-                    f"the loss is {float(loss.detach())} at epoch {p.epoch + 1}, batch {p.batch + 1}; "
-                    "a smaller --set lr=... or radius, or --set clip=1, may help"
-                )
+            if loss.device.type == "cpu":  # an accelerator is asked now and then, with all losses at once
+                self.progress.refuse(float(loss.detach()), self.progress.batch + 1)
             yield loss
 
     def last_before_update(self, number: int, targets: Any) -> AbstractContextManager[None]:
@@ -201,7 +158,7 @@ class Session:
             "model": dict(owner.state_dict()),
             "update": self.update.state_dict(),
             "random": random_state(self.accelerator),
-            "progress": asdict(self.progress),
+            "progress": self.progress.state(),
             "carried": self.of_each(self.memory.carried if self.memory else None),
             "own": self.of_each(self.own_terms()),
         }
@@ -287,11 +244,11 @@ def train(
             inputs, targets = session.batch(index)
             rate = session.data.text.rate(index) if session.data.text else 1.0
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
-            losses: list[float] = []
+            losses: list[Tensor] = []
             for loss in session.losses(inputs, targets):
                 with session.last_before_update(len(losses), targets):
                     accelerator.backward(loss)
-                losses.append(float(accelerator.reduce(loss.detach().clone(), reduction="mean")))
+                losses.append(accelerator.reduce(loss.detach().clone(), reduction="mean"))
                 if objective.update_each_loss:
                     session.update(rate)
             if session.settled and not objective.update_each_loss:
@@ -299,7 +256,7 @@ def train(
             if session.settled:
                 session.update.schedule.step()
             p.seconds += time.process_time() - started
-            p.add(losses, dict(objective.diagnostics))
+            p.add(losses, dict(objective.diagnostics) if p.reads_notes(accelerator.device) else None)
             after_batch()
         record = p.close_epoch()
         session.update.average.close_epoch()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -127,8 +127,3 @@ class Update:
         self.optimiser.load_state_dict(state["optimiser"])
         self.average.load_state_dict(state["average"])
         self.schedule.load_state_dict({**state["schedule"], "lr_lambdas": self.schedule.state_dict()["lr_lambdas"]})
-
-
-def finite(loss: Tensor) -> bool:
-    """Whether a loss is still a number."""
-    return bool(torch.isfinite(loss.detach()).all())
