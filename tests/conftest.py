@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 
 import sparring as sp
+from sparring.passes import tape
 from sparring.passes.step import Step
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +28,19 @@ def _calm() -> Iterator[None]:
     yield
     assert torch.get_default_dtype() == torch.float32, "a test changed the default dtype"
     assert torch.backends.cuda.flash_sdp_enabled(), "a test left the fused attention kernel switched off"
+
+
+@pytest.fixture(autouse=True)
+def _replayed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The networks of the tests are too small for replay to be worth its while: here they are replayed all the same."""
+    if "as_installed" not in request.fixturenames:
+        monkeypatch.setattr(tape, "FIXED", 0.0)
+        monkeypatch.setattr(tape, "EACH", 0.0)
+
+
+@pytest.fixture
+def as_installed() -> None:
+    """Whether a prefix is replayed is left to its size."""
 
 
 @pytest.fixture(scope="session")

@@ -219,3 +219,59 @@ def test_reentrant_checkpointing_is_refused_with_the_fix() -> None:
     inner = sp.recipes.vat(Checkpointed(reentrant=True), sp.cross_entropy, "first.0")
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
         inner(x, torch.arange(6) % 3)
+
+
+class Loop(nn.ModuleList):
+    """Modules in a plain loop: to replay them, each must be put aside by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in self:
+            x = module(x)
+        return x
+
+
+def runs_in_two_steps(model: Loop, x: Tensor) -> list[int]:
+    """How often each module runs in two steps of one extra pass."""
+    runs = counted(model)
+    objective = sp.recipes.vat(
+        model, sp.cross_entropy, str(len(model) - 1), by=sp.Noise(sp.L2(1.0)), penalty=sp.squared_error
+    )
+    for _ in range(2):
+        objective(x, torch.arange(len(x)) % 3)
+    return [runs[str(i)] for i in range(len(model))]
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_a_prefix_is_replayed_where_that_is_cheaper_than_running_it() -> None:
+    x, wide = torch.randn(5, 4), torch.randn(5, 40_000)
+    small = [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)]
+    assert runs_in_two_steps(Loop([*small, nn.Linear(4, 3)]), x) == [4, 4, 4, 4], "too little to be worth it"
+    many = Loop([nn.Linear(4, 4) if i % 2 else nn.Tanh() for i in range(20)] + [nn.Linear(4, 3)])
+    assert runs_in_two_steps(many, x) == [2 if i % 2 else 4 for i in range(20)] + [2], "what has no weights runs again"
+    assert runs_in_two_steps(Loop([nn.Tanh(), nn.Linear(40_000, 3)]), wide) == [2, 2], "large outputs"
+    heavy = Loop([nn.Linear(40_000, 2), nn.Linear(2, 3)])
+    assert runs_in_two_steps(heavy, wide) == [2, 2], "a small output of many weights"
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_what_runs_again_calls_a_module_that_is_replayed_elsewhere() -> None:
+    """A container that is too cheap to replay must not use up the outputs that its child gave on its own."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Tanh()
+            self.cheap, self.head = nn.Sequential(self.shared), nn.Linear(30_000, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            small = self.cheap(x[:, :2])
+            return self.head(self.shared(x * 2)) * small.mean()
+
+    def loss(replay: bool) -> Tensor:
+        torch.manual_seed(0)
+        term = sp.Term(sp.Output("head"), sp.Noise(sp.L2(1.0)), sp.squared_error)
+        return sp.Objective(Model(), sp.cross_entropy, term, replay=replay)(
+            torch.randn(3, 30_000), torch.arange(3)
+        ).detach()
+
+    assert torch.equal(loss(True), loss(False))

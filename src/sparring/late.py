@@ -5,8 +5,7 @@ host until the device has caught up. In its first step an objective asks at once
 and looked at when the next step begins, or when somebody reads the diagnostics: an error or a warning comes late, and nothing waits.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,14 +66,17 @@ class Questions:
 _listener: ContextVar[Questions | None] = ContextVar("questions", default=None)
 
 
-@contextmanager
-def listening(questions: Questions | None) -> Iterator[None]:
+class listening:
     """Inside, questions about an accelerator's tensors are left with `questions`; None answers them at once."""
-    token = _listener.set(questions)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+
+    def __init__(self, questions: Questions | None) -> None:
+        self.questions = questions
+
+    def __enter__(self) -> None:
+        self.token = _listener.set(self.questions)
+
+    def __exit__(self, *_: object) -> None:
+        _listener.reset(self.token)
 
 
 def ask(found: Tensor, answer: Callable[[], None]) -> None:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from .late import Questions, listening
-from .nn.randomness import devices_of
+from .nn.randomness import devices_in
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
+from .passes.memory import Memory
 from .passes.step import Items, Reduction, Step, logits_of
 from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
@@ -89,6 +90,7 @@ class Objective(nn.Module):
         self.number = 0
         self._prefixes: dict[frozenset[Site], Prefix] = {}
         self._layout: Layout | None = None
+        self._memory = Memory()
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
         self._questions = Questions()
@@ -229,12 +231,11 @@ class Objective(nn.Module):
             raise RuntimeError(
                 "players need gradients: evaluate an objective under torch.no_grad(), not inference_mode()"
             )
-        sites = tuple(dict.fromkeys(site for term in terms for site in term.sites)) if terms else ()
+        sites = terms[0].sites if len(terms) == 1 else tuple(dict.fromkeys(s for term in terms for s in term.sites))
         layout = Layout.of(self.model, sites, self._layout)
         if layout is not self._layout:
             self._prefixes.clear()
             self._sides = sides_of(self.model)
-            self._devices = devices_of(self.model)
             self._layout = layout
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
@@ -247,7 +248,7 @@ class Objective(nn.Module):
             self.loss,
             self.options["outputs"] or logits_of,
             masks,
-            self._devices,
+            devices_in(module for _, module in layout.members),  # `model.to(...)` may have come between
             layout,
             self._sides,
             self.number,
@@ -256,6 +257,7 @@ class Objective(nn.Module):
             items,
             self._tapes(terms) if self.options["replay"] else {},
             speaker=speaker,
+            memory=self._memory,
         )
         for measured in ("measure_noise", "measure_interaction"):
             every = self.options[f"{measured}_every"]
@@ -330,17 +332,22 @@ class Objective(nn.Module):
             raise RuntimeError(
                 "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
             )
-        self._warned = measure(step, total, self._warned) or self._warned
+        own = self.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first
+        own["_warned"] = measure(step, total, self._warned) or self._warned
         step.notes["loss"] = total.detach()
         step.tapes.clear()
         step.cache.clear()
-        passes = {"forward_passes": step.forward_passes, "backward_passes": step.backward_passes + 1}
-        self._notes = step.notes | passes
+        step.notes["forward_passes"] = step.forward_passes
+        step.notes["backward_passes"] = step.backward_passes + 1
+        own["_notes"] = step.notes
         if self.training:
-            self.number += 1
+            own["number"] += 1
 
     def _name(self, term: Playable) -> str:
-        return next(name for name, other in zip(self._names, self.terms) if other is term)
+        for name, other in zip(self._names, self.terms):
+            if other is term:
+                return name
+        raise KeyError(term)
 
     def parts(self, targets: Any = None) -> int:
         """How many losses a training step has: one for almost every method."""

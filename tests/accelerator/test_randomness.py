@@ -30,6 +30,20 @@ def test_shared_noise_is_exact_with_a_generator_of_the_devices_own(pretend: Devi
     assert not torch.equal(once.cpu(), step.outputs.cpu())
 
 
+def test_a_model_that_moves_between_steps_shares_the_noise_of_its_new_device(pretend: Device) -> None:
+    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+    site = sp.Output("2")
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.Noise(sp.L2(1.0)), sp.kl))
+    x, y = torch.randn(5, 4), torch.arange(5) % 3
+    for device in ("cpu", "pretend", "pretend", "cpu"):
+        model.to(device)
+        step = objective.begin(x.to(device), y.to(device), None, objective.terms)
+        step.begin()
+        zeros = {site: [torch.zeros(5, 16, device=device)]}
+        for replay in (True, False):
+            assert torch.equal(step.run(zeros, replay=replay).cpu(), step.outputs.cpu()), device
+
+
 def test_blocks_put_the_devices_generator_back(pretend: Device) -> None:
     before = pretend.get_rng_state()
     with randomness.put_back(torch.device("pretend", 0)):

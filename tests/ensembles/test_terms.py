@@ -163,6 +163,8 @@ def test_trs_climbs_the_gradient_norm_inside_ball_and_bounds(batch):
     assert len(points) == 7
     assert all(bool((x >= 0).all() and (x <= 1).all()) for x in points)
     assert all(float((x - batch[0][3:]).abs().max()) <= 0.1 + 1e-9 for x in points)
+    longest = max(float((after - before).abs().max()) for before, after in itertools.pairwise(points))
+    assert longest == pytest.approx(0.1 / 3), "a step is a third of the radius"
 
 
 def test_the_ball_of_trs_may_grow_with_the_training_step(batch):

@@ -1,5 +1,6 @@
 """The report: whole, self-contained, true to the runs; and, in a browser, free of errors at desktop and phone widths."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -110,6 +111,17 @@ def test_a_headline_never_claims_more_than_the_interval(folder: Path) -> None:
     text = headline(compare(runs, "plain"))
     assert "better" not in text
     assert "One seed says nothing about chance" in text
+
+
+def test_half_pages_of_killed_processes_go_and_those_at_work_stay(folder: Path, tmp_path: Path) -> None:
+    old, young = tmp_path / ".report.html.11.tmp", tmp_path / ".report.html.12.tmp"
+    other = tmp_path / ".index.html.13.tmp"
+    for file in (old, young, other):
+        file.write_text("<html>")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    build(folder, tmp_path / "report.html")
+    assert [file.exists() for file in (old, young, other)] == [False, True, True]
 
 
 def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:

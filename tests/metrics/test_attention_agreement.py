@@ -45,6 +45,13 @@ def test_sentences_without_a_word_have_no_correlation():
     assert bool(kendall(nothing, nothing, nothing.bool()).isnan().all())
 
 
+def test_what_is_not_a_number_has_no_rank():
+    x, y = torch.randn(2, 3, 5)
+    x[0, 1] = y[1, 2] = torch.nan
+    assert kendall(x, y).isnan().tolist() == [True, True, False]
+    assert not kendall(x, y, ~(x + y).isnan()).isnan().any()
+
+
 def test_blocks_do_not_change_kendall(monkeypatch):
     x, y = torch.randn(2, 7, 6)
     whole = kendall(x, y)

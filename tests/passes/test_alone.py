@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import sparring as sp
+from sparring.passes import wrapped
 
 
 class Meeting(nn.Module):
@@ -57,3 +58,14 @@ def test_threads_may_take_turns_and_an_error_frees_the_model() -> None:
     thread.start()
     thread.join()
     assert torch.isfinite(done[0])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_where_there_is_one_process_nobody_searches_for_a_wrapper(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search looks at every object there is."""
+    monkeypatch.setattr(wrapped.dist, "is_initialized", lambda: processes > 0)
+    monkeypatch.setattr(wrapped.dist, "get_world_size", lambda: processes)
+    monkeypatch.setattr(wrapped.gc, "get_objects", lambda: pytest.fail("every object was looked at"))
+    assert wrapped.wrapper_of(nn.Linear(1, 1)) is None

@@ -93,7 +93,11 @@ def test_source_and_target_masks_are_kept_apart() -> None:
     model.double().eval()
     inputs["decoder_attention_mask"] = (targets != -100).long()
     seen = {}
-    sites = {side: sp.Output(f"{side}.block.0") for side in ("encoder", "decoder")}
+    sites = {
+        "encoder": sp.Output("encoder.block.0"),
+        "decoder": sp.Output("decoder.block.0"),
+        "head": sp.Output("lm_head"),
+    }
     for side, site in sites.items():
         objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.PGD(sp.L2(1.0), start=0.1), sp.kl))
         step = objective.begin(inputs, targets, None, objective.terms)
@@ -101,6 +105,7 @@ def test_source_and_target_masks_are_kept_apart() -> None:
         seen[side] = step.slots(site)[0].valid.squeeze(-1)
     assert torch.equal(seen["encoder"], MASK.bool())
     assert torch.equal(seen["decoder"], targets != -100)
+    assert torch.equal(seen["head"], targets != -100), "what follows the decoder belongs to the target as well"
 
 
 def test_penalties_leave_out_padding_and_ignored_labels() -> None:

@@ -220,8 +220,9 @@ def test_the_children_of_a_sequential_are_not_even_called(deep: bool) -> None:
         assert calls == 100, f"step {number}"
 
 
+@pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize("drop", [0.0, 0.3])
-def test_long_prefixes_run_cheap_modules_again(drop: float) -> None:
+def test_long_prefixes_run_cheap_modules_again(drop: float, as_installed: None) -> None:
     class Loop(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -89,6 +89,36 @@ def test_an_outlier_does_not_drown_the_others() -> None:
     assert float((found - exact).norm() / exact.norm()) < 0.01
 
 
+class Faint(nn.Module):
+    """Some examples hardly count, and pull as little: each a third of the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.3 ** torch.arange(len(x), dtype=x.dtype, device=x.device).unsqueeze(1)
+
+
+@pytest.mark.parametrize("faint", [False, True])
+@pytest.mark.parametrize("words", [{}, {"central": True}, {"box": (-4, 4)}], ids=["one side", "both sides", "in a box"])
+def test_examples_that_meet_in_a_batch_norm_are_probed_together(words: dict[str, Any], faint: bool) -> None:
+    """Every payoff depends on every perturbation: a probe length for each example would weigh them wrongly."""
+    torch.manual_seed(0)
+    norm = [Faint()] if faint else []
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *norm, nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4)).double()
+    x, y = batch(torch.float64)
+    box = words.get("box")
+
+    def found(unroll: Any) -> Tensor:
+        step = {"update": "raw", "step_size": 5.0} if faint else {"step_size": 0.3}
+        player = sp.PGD(sp.L2(0.5, box=box), 2, start=0.1, unroll=unroll, central="central" in words, **step)
+        objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("0"), player, sp.kl))
+        torch.manual_seed(3)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(objective(x, y), list(model.parameters()))])
+
+    constant = found(False)
+    exact, near = found("autograd") - constant, found("finite_difference") - constant
+    assert float(exact.norm() / constant.norm()) > 1e-3
+    assert float((near - exact).norm() / exact.norm()) < 1e-4
+
+
 @pytest.mark.parametrize("interaction", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
 def test_the_interaction_can_be_damped(unroll: str, interaction: float) -> None:

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -5,8 +7,10 @@ from torch import nn
 from sparring.lab.models.birnn import PairSequence, SingleSequence
 from sparring.nn.attention import AdditiveAttention, ScorePoint, masked_softmax
 from sparring.passes.one import perturbed_call
+from sparring.sites.attention.interface import is_hugging_face_attention
 from sparring.sites.attention.multihead import raw_scores
 from sparring.sites.attention.scores import Scores
+from sparring.sites.attention.softmax import seen_by_others
 
 PADDING = torch.tensor([[False] * 5, [False, False, False, True, True]])
 
@@ -140,6 +144,10 @@ def test_only_the_chosen_heads_and_layers_are_perturbed():
     everywhere = Scores()
     assert list(everywhere.modules(model)) == [f"layers.{k}.self_attn" for k in range(3)]
     assert list(Scores(layers=(-1,)).modules(model)) == ["layers.2.self_attn"]
+    assert list(Scores(layers=(-3,)).modules(model)) == ["layers.0.self_attn"]
+    for missing in (3, -4):
+        with pytest.raises(ValueError, match=f"finds 3 attention layers, so there is no {missing}"):
+            Scores(layers=(0, missing)).modules(model)
     assert list(Scores("layers.1").modules(model)) == ["layers.1.self_attn"]
     module, x = multihead(), words()
     (_, before), _ = seen_by(module, Scores(), x, x, x, average_attn_weights=False)
@@ -239,3 +247,22 @@ def test_nothing_stays_behind_even_when_the_pass_fails():
     with pytest.raises(ValueError, match="does not fit"):
         seen_by(layer, Scores(), torch.zeros(1, 2, 6), placed=lambda s: torch.zeros(7))
     assert not layer.scores._forward_hooks
+
+
+def test_a_word_that_only_sees_itself_is_padding_unless_it_is_alone():
+    hidden = torch.full((2, 1, 2, 2), -1e30)
+    hidden[0] = 0.0  # two words that see each other
+    hidden[1, 0, 0, 0] = hidden[1, 0, 1, 1] = hidden[1, 0, 1, 0] = 0.0  # the second word sees both, nobody else sees it
+    seen = seen_by_others(hidden)
+    assert seen[0].all()
+    assert seen[1, 0].tolist() == [[True, False], [False, False]]
+    assert seen_by_others(torch.zeros(2, 1, 1, 1)).all(), "a sentence of one word"
+
+
+def test_only_a_module_with_a_choice_of_kernel_is_hugging_faces(monkeypatch):
+    class Mentions(nn.Module):
+        def forward(self, x):
+            return ALL_ATTENTION_FUNCTIONS[self.kind](x)  # noqa: F821
+
+    monkeypatch.setitem(sys.modules, "transformers", sys.modules.get("transformers", object()))
+    assert not is_hugging_face_attention(Mentions())

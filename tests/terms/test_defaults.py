@@ -1,5 +1,6 @@
 """Defaults and guards of terms that recipes always spell out, so that no test of a recipe meets them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,13 +8,29 @@ import torch
 from torch import nn
 
 import sparring as sp
+from sparring.terms import ranks
 from sparring.terms.checks import check_reachable
-from sparring.terms.diversity import TRS
+from sparring.terms.diversity import DEG, TRS
 from sparring.terms.weight_perturbation import WeightPerturbation
 
 
 def test_trs_moves_as_published() -> None:
     assert TRS().ball == sp.Linf(0.03, box=(0, 1))
+
+
+def test_deg_has_the_published_weight() -> None:
+    assert DEG().weight == 0.01
+
+
+def test_who_is_here_at_this_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks may compare notes only where all of them are: in the call of their wrapper, or where each holds a part."""
+    objective, wrapper = nn.Linear(1, 1), SimpleNamespace(module=None, process_group="those of the wrapper")
+    monkeypatch.setattr(ranks.dist, "group", SimpleNamespace(WORLD="all"))
+    monkeypatch.setattr(ranks.DistributedDataParallel, "_get_active_ddp_module", lambda: wrapper)
+    assert ranks._group(objective, sharded=False) is None, "the wrapper of another module runs"
+    assert ranks._group(objective, sharded=True) == "all"
+    wrapper.module = objective
+    assert ranks._group(objective, sharded=False) == "those of the wrapper"
 
 
 def test_weight_perturbation_repeats_the_noise_of_the_clean_pass() -> None:

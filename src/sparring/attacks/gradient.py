@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..balls import Ball, check_ball
-from ..passes import still_statistics
+from ..passes.layout import outside_inference, still_statistics
 from ..players import PGD as Ascent
 from ..players import FastGradient, Game
 from ..players.pgd import Update
@@ -182,7 +182,7 @@ def _anywhere(ball: Ball, slot: Slot) -> Tensor:
 @contextmanager
 def differentiating(model: nn.Module) -> Iterator[None]:
     """Gradients are on, even under `no_grad` or `inference_mode` (clone what was made there), and averages stand still."""
-    with torch.inference_mode(False), still_statistics(model), torch.enable_grad():
+    with outside_inference(), still_statistics(model), torch.enable_grad():
         yield
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..balls import L2, Ball, Box, Linf, check_ball
 from ..balls.box import as_box
 from ..nn.randomness import put_back
+from ..passes.layout import outside_inference
 from .outputs import Logits, logits_of
 
 
@@ -67,7 +68,7 @@ def _run(attack: Any, inputs: Tensor, targets: Tensor | None) -> Tensor:
     before = random.get_state()
     random.seed(int(torch.randint(2**31, ())))
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with outside_inference(), torch.enable_grad():
             found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
     finally:
         random.set_state(before)

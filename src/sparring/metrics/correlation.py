@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-CELLS = 1 << 22  # pairs of positions compared at a time
+CELLS = 1 << 18  # pairs of positions compared at a time: they fit a core's own cache
 
 
 def pearson(x: Tensor, y: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -41,12 +41,13 @@ def kendall(x: Tensor, y: Tensor, valid: Tensor | None = None) -> Tensor:
     x, y, kept = _prepared(x, y, valid)
     size = max(1, CELLS // x.shape[1] ** 2)
     blocks = []
-    for a, b, k in zip(*(t.split(size) for t in (x, y, kept)), strict=True):
-        both = k[:, :, None] * k[:, None, :]
-        up, right = ((v[:, :, None] - v[:, None, :]).sign() * both for v in (a, b))
-        pairs = (up.abs().sum((1, 2)) * right.abs().sum((1, 2))).sqrt()
-        blocks.append((up * right).sum((1, 2)) / pairs)
-    return _defined(torch.cat(blocks).clamp(-1, 1), x, y, kept)
+    for a, b in zip(*(t.masked_fill(kept == 0, torch.nan).split(size) for t in (x, y)), strict=True):
+        # Every pair appears twice, with either sign, so those that rise in x tell all; nothing is above or below a NaN.
+        up, right = (v[:, :, None] > v[:, None, :] for v in (a, b))
+        agree, differ, ups, rights = (t.sum((1, 2)).double() for t in (up & right, up & right.mT, up, right))
+        blocks.append((agree - differ) / (ups * rights).sqrt())
+    found = torch.cat(blocks).masked_fill(((x + y).isnan() & (kept != 0)).any(1), torch.nan)
+    return _defined(found.clamp(-1, 1), x, y, kept)
 
 
 def _prepared(x: Tensor, y: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

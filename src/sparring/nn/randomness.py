@@ -100,10 +100,16 @@ def _which(device: torch.device) -> tuple[torch.device, ...]:
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which the model keeps a parameter or buffer."""
+    return devices_in(module for _, module in walk(model))
+
+
+def devices_in(modules: Iterable[nn.Module]) -> tuple[torch.device, ...]:
+    """The CPU and every accelerator on which one of the modules itself keeps a parameter or buffer."""
     used = {
         tensor.device
-        for _, module in walk(model)
-        for tensor in (*module._parameters.values(), *module._buffers.values())
+        for module in modules
+        for part in (module._parameters, module._buffers)
+        for tensor in part.values()
         if tensor is not None
     }
     return (CPU, *sorted((d for d in used if d.type not in ("cpu", "meta")), key=str))

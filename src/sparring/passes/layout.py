@@ -1,8 +1,9 @@
 """Where passes must act on a model, looked up once: sites, normalisation layers, fused layers."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,12 @@ def still_statistics(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         held.end()
+
+
+def outside_inference() -> AbstractContextManager[Any]:
+    """Outside `torch.inference_mode`, where that is on. Where it is not, entering and leaving it would undo settings of torch's
+    engine that others made (`torch.autograd.set_multithreading_enabled`)."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def slow_path() -> Undo:

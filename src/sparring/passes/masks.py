@@ -85,6 +85,8 @@ class Masks:
 
         One given by name counts before the one a site knows itself, and that before one given for everything.
         """
+        if self.given is None and not self.found:
+            return own
         if isinstance(self.given, Mapping):
             mask = self._named(name.partition("#")[0], side)
             if mask is None:

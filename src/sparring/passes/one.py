@@ -13,6 +13,7 @@ from ..nn.randomness import RandomState, Watch, current, devices_of, drawing_fro
 from ..sites.site import EVERYWHERE, Site, Slot, Undo, undo_all
 from .alone import alone
 from .layout import Layout, Stillness, slow_path
+from .memory import Held
 from .recomputation import Recomputation, inside_checkpoint
 from .replay import recording, replaying
 from .tape import Tape
@@ -58,7 +59,8 @@ class Pass:
         valid: finds the padding mask of a slot, given the one that the site itself knows.
         devices: where random numbers may be drawn; found from the model if not given.
         layout: where the sites and normalisation layers are; found from the model if not given.
-        sides: modules inside which everything belongs to the "source" or the "target" of a model with both.
+        sides: modules from which on everything belongs to the "source" or the "target" of a model with both.
+        held: buffers that move by themselves, as the clean pass found them.
     """
 
     model: nn.Module
@@ -69,6 +71,7 @@ class Pass:
     devices: tuple[torch.device, ...] = ()
     layout: Layout | None = None
     sides: Mapping[nn.Module, str] = field(default_factory=dict)
+    held: Held | None = None
     slots: dict[Site, list[Slot]] = field(default_factory=dict)
     aside: RandomState | None = None
     _side: str = "source"
@@ -112,6 +115,8 @@ class Pass:
                 undo.append(slow_path())
             if layout.moving:
                 self._watch_moving(undo, hold=not clean)
+            if self.held is not None:
+                self._hold(undo, self.held, clean)
             for module, side in self.sides.items() if self.sites else ():
                 self._watch_side(undo, module, side)
             for site in self.sites:
@@ -184,22 +189,27 @@ class Pass:
             undo.append(held.end)
             held.begin()
 
-        def before(module: nn.Module, args: object) -> None:
-            self._again.enter()
-
         for part in self.layout.moving:
             if isinstance(part, nn.Module):
-                undo.append(part.register_forward_pre_hook(before).remove)
+                undo.append(part.register_forward_pre_hook(self._entered).remove)
+
+    def _hold(self, undo: list[Undo], held: Held, clean: bool) -> None:
+        """The same for buffers of somebody's own layers."""
+        if not clean:
+            undo.append(held.put())
+        for module in dict.fromkeys(module for module, _, _ in held.found):
+            undo.append(module.register_forward_pre_hook(self._entered).remove)
+
+    def _entered(self, module: nn.Module, args: object) -> None:
+        self._again.enter()
 
     def _watch_side(self, undo: list[Undo], module: nn.Module, side: str) -> None:
+        """What follows the decoder (the layer that makes logits of its states) still belongs to the target."""
+
         def before(_: nn.Module, args: object) -> None:
             self._side = side
 
-        def after(*_: object) -> None:
-            self._side = "source"
-
         undo.append(module.register_forward_pre_hook(before).remove)
-        undo.append(module.register_forward_hook(after, always_call=True).remove)
 
     @contextmanager
     def _conditions(self, visit: Callable[..., Tensor]) -> Iterator[None]:
@@ -210,6 +220,8 @@ class Pass:
             held = Stillness(self.layout.moving, put_back=self._clean)
             undo.append(held.end)
             held.begin()
+            if self.held is not None:
+                undo.append(self.held.put())
             for site in self.sites:
                 self._install(undo, site, visit)
             yield

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -18,8 +18,10 @@ from ..sites.site import Site, Slot
 from .alone import alone as only_one_thread
 from .layout import Layout
 from .masks import Masks
+from .memory import Held, Look, Memory
 from .one import Pass, Placement, call
 from .ranks import mean_over_ranks
+from .replay import is_compiled
 from .tape import Tape
 
 Graph = Literal["attached", "detached", "none"]
@@ -54,6 +56,7 @@ class Step:
         reduction: "examples" (every example counts the same) or "tokens" (every position does).
         items: what sums are divided by; None for the number of examples or tokens in this batch, "ranks" for the mean of that
             number over all processes.
+        memory: what the objective knows of the model's own memory.
         cache: a place for anything worth sharing between passes of this step.
         notes: diagnostics, by key; a function is asked when they are read.
         speaker: the name of the term that plays now.
@@ -79,6 +82,8 @@ class Step:
     speaker: str = ""
     forward_passes: int = 0
     backward_passes: int = 0
+    memory: Memory = field(default_factory=Memory)
+    held: Held | None = None
     noise: RandomState | None = None
     clean: Pass | None = None
     last: Pass | None = None
@@ -100,6 +105,7 @@ class Step:
         Args:
             alone: no other pass follows, so nothing random needs to be remembered.
         """
+        before: Look | Held | None = None
         if alone and not self.sites:
             self.forward_passes += 1
             leave = only_one_thread(self.model)
@@ -108,12 +114,18 @@ class Step:
             finally:
                 leave()
         else:
+            before = self.memory.begin(self.model, self.layout, self.inputs)
+            self.held = before if isinstance(before, Held) else None
             watch = Watch(self.devices)
             self.clean = self._pass({}, tuple(self.tapes.values()))
             raw = self._run(self.clean, clean=True, watch=watch)
             self.noise = watch.moved()
+            if isinstance(before, Look):
+                self.held = self.clean.held = before.held()
         self._raw = raw
         self._outputs = self._extracted(raw)
+        if isinstance(before, Look):
+            self._run_again(before)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
             self._refuse_nan()
@@ -261,13 +273,22 @@ class Step:
 
     def note(self, **values: Any) -> None:
         """Keep diagnostics of the term that plays; tensors become floats, and functions are asked, when they are read."""
-        self.notes.update({f"{self.speaker}/{key}": value for key, value in values.items()})
+        for key, value in values.items():
+            self.notes[f"{self.speaker}/{key}"] = value
 
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _pass(self, placements: Mapping[Site, Placement], tapes: tuple[Tape, ...]) -> Pass:
         return Pass(
-            self.model, self.sites, placements, tapes, self.masks.at_slot, self.devices, self.layout, self.sides
+            self.model,
+            self.sites,
+            placements,
+            tapes,
+            self.masks.at_slot,
+            self.devices,
+            self.layout,
+            self.sides,
+            held=self.held,
         )
 
     def _run(self, one: Pass, **options: Any) -> Any:
@@ -278,6 +299,20 @@ class Step:
             for site in self._sharing:
                 stack.enter_context(site.sharing(self.cache))
             return one.run(self.inputs, **options)
+
+    def _run_again(self, look: Look) -> None:
+        """The clean pass once more where it changed something: all passes rest on a model that is a function of its inputs."""
+        names = look.changed()
+        if not names:
+            return
+        back, passes = look.keep(), self.forward_passes
+        try:
+            with nullcontext() if any(map(is_compiled, self.model.modules())) else torch.no_grad():
+                again = self.extract(self._run(self._pass({}, ()), noise=self.noise))
+        finally:
+            back()
+            self.forward_passes = passes
+        look.compare(names, self.outputs, again)
 
     def _refuse_nan(self) -> None:
         """Tell NaN inputs from NaN of the model's own. Not on accelerators: asking would make the host wait for the device."""

@@ -12,8 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..nn.randomness import RandomState, Watch
 
 _PLAIN = (Tensor, int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device)
-MANY = 64  # calls before a site from which on each must be worth the trouble
-SMALL = 4096  # numbers in the output of a module without weights that is quicker to run than to replay
+FIXED, EACH = 40.0, 15.0  # what replay costs a step, and each call on the tape: microseconds on a core, roughly
+WEIGHTED, BARE, THOUSAND = (
+    25.0,
+    5.0,
+    1.0,
+)  # what one pass saves: by a module with weights, one without, a thousand numbers
 _HARMLESS = (__package__.partition(".")[0] + ".", "torch.nn.utils.")
 
 
@@ -50,14 +54,6 @@ class Entry(NamedTuple):
         """Whether the output is what it was: nothing changed it in place."""
         return self.versions is not None and self.versions == _versions(self.output)
 
-    @property
-    def is_cheap(self) -> bool:
-        """Whether running the call again takes no longer than putting its output in its place."""
-        module = self.module
-        if self.versions is None or module._modules or module._parameters or module._buffers:
-            return False
-        return sum(x.numel() for x in tree_leaves(self.output) if isinstance(x, Tensor)) <= SMALL
-
     def result(self, attached: bool) -> Any:
         if attached:
             return self.output
@@ -87,12 +83,26 @@ class Prefix:
 
     def is_watched(self, entry: Entry) -> bool:
         """Whether anybody else wants to see the calls that replaying this one would skip."""
+        return any(map(_has_hooks, self._skipped(entry)))
+
+    def gain(self, entry: Entry) -> float:
+        """What replaying a call saves in one pass, at least, less what it costs. It decides about speed alone."""
+        numbers = sum(x.numel() for x in tree_leaves(entry.output) if isinstance(x, Tensor))
+        saved = 0.0
+        for module in self._skipped(entry):
+            own = [t for part in (module._parameters, module._buffers) for t in part.values() if t is not None]
+            numbers += sum(t.numel() for t in own)
+            saved += WEIGHTED if own else 0.0 if module._modules else BARE
+        return saved + THOUSAND * numbers / 1000 - EACH
+
+    def _skipped(self, entry: Entry) -> tuple[nn.Module, ...]:
+        """What need not run while an entry is replayed."""
         key = entry.module, entry.cut
         if key not in self.inside:
             children = (child for child in entry.module._modules.values() if child is not None)
             skipped = [entry.module] if entry.cut is None else islice(children, entry.cut + 1)
             self.inside[key] = tuple(dict.fromkeys(m for child in skipped for m in child.modules()))
-        return any(map(_has_hooks, self.inside[key]))
+        return self.inside[key]
 
 
 @dataclass
@@ -159,14 +169,24 @@ class Tape:
                 last = self.entries[start + cut]
                 self.entries[start : start + cut + 1] = [last._replace(module=module, cut=cut)]
             end = len(self.entries)
-        if len(self.entries) > MANY:
-            worth = {entry.module for entry in self.entries if not entry.is_cheap}
-            self.entries = [entry for entry in self.entries if entry.module in worth]
+        self._choose()
         units: dict[nn.Module, set[int | None]] = {}
-        if any(entry.intact for entry in self.entries):
-            for entry in self.entries:
-                units.setdefault(entry.module, set()).add(entry.cut)
+        for entry in self.entries:
+            units.setdefault(entry.module, set()).add(entry.cut)
         self.prefix.units = units
+
+    def _choose(self) -> None:
+        """Keep the calls that are dearer to run than to replay, if together they are worth the trouble.
+
+        What has children stays on the tape in any case: run for real, it may call a module whose own calls are counted.
+        """
+        gains: dict[nn.Module, float] = {}
+        for entry in self.entries:
+            gains[entry.module] = gains.get(entry.module, 0.0) + (self.prefix.gain(entry) if entry.intact else -EACH)
+        kept = {module: gain for module, gain in gains.items() if gain > 0 or module._modules}
+        if sum(kept.values()) <= FIXED:
+            kept.clear()
+        self.entries = [entry for entry in self.entries if entry.module in kept]
 
 
 def is_plain_sequential(module: nn.Module) -> bool:

@@ -53,6 +53,7 @@ class Game:
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.
         apart: makes a payoff that can be computed again during backward; None where there is none.
         sharded: each process holds a part of the parameters only: a gradient in them comes with the leader's backward pass alone.
+        meet: examples meet in the model, in a batch norm that takes the statistics of its batch.
         precise_clean: under autocast, runs the clean pass again in full precision and returns its outputs with their graph.
     """
 
@@ -67,6 +68,7 @@ class Game:
     precise_clean: Callable[[], Tensor] | None = None
     apart: Callable[[], Apart] | None = None
     sharded: bool = False
+    meet: bool = False
 
 
 @dataclass
@@ -156,11 +158,8 @@ def slope(
         with torch.autocast(device, enabled=False):
             return slope(payoff, values, create_graph, retain_graph)
     try:
-        with torch.enable_grad():
-            total = payoff.sum()
-        gradients = torch.autograd.grad(
-            total, list(values), create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
-        )
+        ones = torch.ones_like(payoff)
+        gradients = torch.autograd.grad(payoff, list(values), ones, retain_graph, create_graph, allow_unused=True)
     except RuntimeError as error:
         raise _explained(error) from error
     if all(g is None for g in gradients):

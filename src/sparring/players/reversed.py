@@ -1,9 +1,9 @@
 """The same answer with the opposite sign."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..balls import Ball
-from .player import Game, Player, Response
+from .player import Game, Player, Response, Unroll
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,19 @@ class Reversed(Player):
     def starts_at_clean(self) -> bool:  # type: ignore[override]
         return self.player.starts_at_clean
 
+    @property
+    def unroll(self) -> Unroll:  # type: ignore[override]
+        return self.player.unroll
+
     def respond(self, game: Game) -> Response:
-        answer = self.player.respond(game)
-        return Response([-v for v in answer.values], answer.unperturbed, answer.notes, answer.backward_passes)
+        if (
+            game.precise_clean is not None
+        ):  # the pull is then taken anew at the player's own answer, which is not played
+            raise ValueError(
+                'Reversed(...): unroll="finite_difference" under autocast is not for reversed players; use unroll="autograd"'
+            )
+        answer, ball = self.player.respond(game), self.bound
+        values = [-v for v in answer.values]
+        if ball is not None:  # the other side of a box may be nearer
+            values = [ball.in_box(v, s.valid, around=s.value) for v, s in zip(values, game.slots, strict=True)]
+        return replace(answer, values=values)

@@ -1,6 +1,7 @@
 """Finite-difference unrolling: differentiate through the follower's ascent without differentiating the model twice."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +47,7 @@ class Climber(Protocol):
 
 Gradients = tuple[list[Tensor], list[Tensor]]  # in the perturbations, and in all that the leader trains
 SPREAD = 30.0  # how much shorter than the longest an example's pull may be before it needs a probe length of its own
+BANDS = 4  # how many probe lengths there are at most where examples meet
 
 
 @dataclass
@@ -57,8 +59,10 @@ class Walk:
     against the parameter gradient that the step took anyway. One such gradient is as large as the model, so earlier steps keep
     none: they are probed on both sides, [grad l(delta + h w) - grad l(delta - h w)] / 2h, and memory does not grow with the steps.
     Where pulls differ (or `central`, or where a box may cut the probe) every example i is probed along its unit pull u_i:
-    [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. All these passes run in full precision,
-    also under autocast. Update rule and projection are differentiated exactly: they are cheap and hold no model.
+    [grad sum_i |w_i| l_i(delta_i + h u_i) - grad sum_i |w_i| l_i(delta_i - h u_i)] / 2h. That takes l_i for a function of delta_i
+    alone. Where examples meet in a batch norm, those that pull about equally are probed at once instead, the others standing
+    still, and the differences are added up. All these passes run in full precision, also under autocast. Update rule and
+    projection are differentiated exactly: they are cheap and hold no model.
 
     Sharded parameters have gradients in the leader's own backward pass only. There the two sums themselves are charged, their value
     taken off again, and that backward pass makes the difference of their gradients.
@@ -165,17 +169,34 @@ class Walk:
             longest, alike = self._compared(lengths)
             if longest == 0:
                 continue
-            if rest and alike and not self.both_sides:
-                ahead, behind, span = self._ahead(state.deltas, probe, (gradients, rest), longest)
-            else:
-                rest.clear()
-                # One length for all where it will do: batch norm lets examples meet, and then they must be probed together.
-                lengths = torch.full_like(lengths, longest) if alike else lengths
-                ahead, behind, span = self._around(state.deltas, probe, lengths)
-            changes = [(a - b) / span for a, b in zip(ahead[0], behind[0], strict=True)]
-            pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, changes, strict=True)))
-            _add(total, ahead[1], behind[1], span)
+            if self.both_sides or not alike:
+                rest.clear()  # as large as the model, and of no use
+            for ahead, behind, span in self._differences(
+                state.deltas, probe, (gradients, rest), lengths, longest, alike
+            ):
+                changes = [(a - b) / span for a, b in zip(ahead[0], behind[0], strict=True)]
+                pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, changes, strict=True)))
+                _add(total, ahead[1], behind[1], span)
         return total
+
+    def _differences(
+        self,
+        deltas: Sequence[Tensor],
+        probe: Sequence[Tensor],
+        here: Gradients,
+        lengths: Tensor,
+        longest: float,
+        alike: bool,
+    ) -> Iterator[tuple[Gradients, Gradients, float]]:
+        """Gradients at pairs of points that lie apart along the probe, and how far; their differences add up to what is missing."""
+        if here[1]:
+            yield self._ahead(deltas, probe, here, longest)
+        elif self.game.meet:
+            for band in self._bands(lengths):
+                part = [torch.where(band.view(-1, *(1,) * (w.dim() - 1)), w, 0.0) for w in probe]
+                yield self._around(deltas, part, torch.where(band, lengths, 0.0).max().expand_as(lengths))
+        else:
+            yield self._around(deltas, probe, torch.full_like(lengths, longest) if alike else lengths)
 
     def _compared(self, lengths: Tensor) -> tuple[float, bool]:
         """The longest pull, and whether all are about as long; where that decides nothing, an accelerator is not asked."""
@@ -190,14 +211,14 @@ class Walk:
     def _ahead(
         self, deltas: Sequence[Tensor], probe: Sequence[Tensor], here: Gradients, longest: float
     ) -> tuple[Gradients, Gradients, float]:
-        """Gradients in the perturbations and in everything else at two points along the probe, one of them known: and how far apart."""
+        """Two points along the probe, one of them known."""
         h = self._share(probe[0], 1 / 2) * self.player.ball.radius / longest
         return self.gradients([d + h * w for d, w in zip(deltas, probe, strict=True)]), here, h
 
     def _around(
         self, deltas: Sequence[Tensor], probe: Sequence[Tensor], lengths: Tensor
     ) -> tuple[Gradients, Gradients, float]:
-        """The same at two new points, with a probe length of its own for every example."""
+        """Two new points, with a probe length of its own for every example."""
         boxed = self.player.ball.box is not None
         h = self._share(probe[0], 1 / 2 if boxed else 1 / 3) * self.player.ball.radius
         scale = torch.where(lengths > 0, lengths, 1.0)
@@ -209,6 +230,14 @@ class Walk:
         behind = self._in_box([a - span * u for a, u in zip(ahead, unit, strict=True)])
         weights = lengths if len(lengths) > 1 or self.game.batch == 1 else lengths.expand(self.game.batch)
         return self.gradients(ahead, weights), self.gradients(behind, weights), span
+
+    def _bands(self, lengths: Tensor) -> list[Tensor]:
+        """Who pulls about equally. Over shards all are one band: every process must make the same passes."""
+        if self.game.sharded:
+            return [torch.ones_like(lengths, dtype=torch.bool)]
+        steps = torch.log(lengths.max() / lengths) / math.log(SPREAD)  # infinite for those that do not pull
+        number = torch.where(lengths > 0, steps, 0.0).floor().clamp(0, BANDS - 1)
+        return [number == k for k in sorted(set(number.tolist()))]
 
     @property
     def both_sides(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from .checks import check_company
 from .playable import Playable
 
 
@@ -22,7 +21,6 @@ class Parts:
 
 def summed(a: Parts, b: Parts) -> Parts:
     """Loss, terms and options of `a + b`; raises where they cannot go together."""
-    check_company([term for term in (*a.terms, *b.terms) if not term.idle])
     loss = a.loss
     if not _same(a.loss, b.loss):
         free = [all(term.label_free for term in side.terms) and bool(side.terms) for side in (a, b)]

@@ -164,6 +164,7 @@ class Term(Playable):
         if self.by.unroll:
             game.parameters = [p for p in step.model.parameters() if p.requires_grad]
             game.sharded = holds_parts(step.model)
+            game.meet = step.layout.batch_statistics
             game.apart = partial(_Apart.of, self, step, noise)
             if game.sharded:
                 check_precision(step.model, step.outputs, step.speaker)

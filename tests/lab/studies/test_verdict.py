@@ -123,3 +123,12 @@ def test_runs_that_diverged_are_told_and_in_no_mean(tmp_path: Path) -> None:
     found = results(study, tmp_path)
     assert "vat diverged with 1 seeds" in found.sentence
     assert len(next(row for row in found.rows if row.arm.name == "vat").values) == 5
+
+
+def test_a_study_that_was_never_run_says_what_it_would_take(tmp_path: Path) -> None:
+    found = results(replace(STUDY, hours=6), tmp_path)
+    assert found.sentence == "open: nothing has been run; about 6 CPU hours for all of it, an estimate"
+    assert found.hours_left == 6
+    assert results(STUDY, tmp_path).sentence == "open: nothing has been run"
+    begun = results(replace(plant(tmp_path, {}, 5), hours=6), tmp_path)
+    assert begun.hours_left == 0  # what was recorded counts, not the estimate

@@ -14,7 +14,7 @@ from ..compare import STANDARD, Comparison, comparisons, read_runs
 from ..errors import LabError, RunError
 from ..registry import tasks
 from ..runs.environment import changes
-from ..runs.files import read_json, write_atomic
+from ..runs.files import drop_leftovers, read_json, write_atomic
 from ..runs.shapes import SWEEP
 from . import plots, svg
 from .panels import diagnostics, grouped_figures, learning_curves
@@ -157,5 +157,6 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
         damaged=damaged,
     )
     to.parent.mkdir(parents=True, exist_ok=True)
+    drop_leftovers(to)
     write_atomic(to, page.encode())
     return to

@@ -17,11 +17,13 @@ is damaged (its values are not those that were sealed); delete the run folder to
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,6 +65,14 @@ def write_atomic(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+
+
+def drop_leftovers(path: Path, age: float = 3600.0) -> None:
+    """Remove what killed processes left beside `path` in the middle of `write_atomic`; what is younger may still be written."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > age:
+                leftover.unlink()
 
 
 def sync_folder(path: Path) -> None:

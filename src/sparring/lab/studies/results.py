@@ -50,8 +50,8 @@ class Results:
 
     @property
     def hours_left(self) -> float | None:
-        """CPU hours that the missing runs take if they are like the recorded ones; None before there is one."""
-        return (self.total - self.done) * self.seconds / self.done / 3600 if self.done else None
+        """CPU hours that the missing runs take if they are like the recorded ones; the study's own estimate before there is one."""
+        return (self.total - self.done) * self.seconds / self.done / 3600 if self.done else self.study.hours
 
     @property
     def verdict(self) -> Verdict:
@@ -61,7 +61,12 @@ class Results:
     def sentence(self) -> str:
         """The verdict in one sentence."""
         if not self.done:
-            return "open: nothing has been run"
+            hours = (
+                ""
+                if self.study.hours is None
+                else f"; about {self.study.hours:.2g} CPU hours for all of it, an estimate"
+            )
+            return f"open: nothing has been run{hours}"
         costs = {row.arm.name: row.seconds for row in self.rows}
         parts = [describe(self.study, expect, finding, costs) for expect, finding in self.findings]
         parts += [f"{row.arm.name} diverged with {row.diverged} seeds" for row in self.rows if row.diverged]

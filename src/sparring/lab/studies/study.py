@@ -73,6 +73,7 @@ class Study:
         tuning_seeds: never among `seeds`.
         seeds: of the evaluation, the same for every arm.
         shrunk: what is smaller here than in the source.
+        hours: about how many CPU hours all runs take; an estimate, shown until a run is recorded.
         records: name of the file of records, where studies share runs; the study's own name by default.
         version: raise it when code changes what a setting means; older records then count for nothing.
     """
@@ -93,6 +94,7 @@ class Study:
     tuning_seeds: tuple[int, ...] = TUNING
     seeds: tuple[int, ...] = SEEDS
     shrunk: str = ""
+    hours: float | None = None
     records: str = ""
     version: int = 1
 

@@ -14,7 +14,7 @@ from ...attacks.outputs import scores
 from ...balls import L2, Ball, Box, Linf, check_ball
 from ...losses import cross_entropy
 from ...nn.randomness import put_back
-from ...passes import still_statistics
+from ...passes.layout import outside_inference, still_statistics
 from ..robustness import Progress, RobustAccuracy, robust_accuracy
 from .checks import (
     AUTO,
@@ -107,10 +107,10 @@ def audit(
     if autoattack is None:
         fits = isinstance(ball, L2 | Linf) and not ball.rows and ball.box == Box(0, 1)
         autoattack = fits and find_spec("pyautoattack") is not None
-    with torch.inference_mode(False):
+    with outside_inference():
         inputs, targets = inputs.detach().clone(), targets.clone()
     bench = _Bench(model, inputs, targets, ball, steps, samples, batch_size)
-    with put_back(inputs.device), torch.inference_mode(False), still_statistics(model):
+    with put_back(inputs.device), outside_inference(), still_statistics(model):
         torch.manual_seed(seed)
         logits, again = scores(model, inputs, 1, batch_size), scores(model, inputs, 1, batch_size)
         checks = output_checks(logits, again, bench.zero_gradients(), samples, tolerance)

@@ -34,6 +34,7 @@ MNIST = Study(
     settings={"watched": 100, "attacked": 1000, "audited": 200, "autoattack": 0, "swept": 0},
     tuned_on="margin",
     tuning={"attacked": 0, "audited": 0},
+    hours=6,
     shrunk="MNIST (10,000 images) and small networks; accuracy under the strongest attack of the audit over 200 images, radius .1",
 )
 DIGITS = replace(

@@ -41,6 +41,7 @@ def fine_tuning(task: str, metric: str, plain: float, smart: float, salt: float,
             Expect("salt", "noise"),
         ),
         settings={"epochs": 3, "steps": 1, **settings},
+        hours=7,
         shrunk="MiniLM (6 layers of 384) instead of BERT, 3 epochs, K = 1, the public development set for testing",
     )
 
@@ -68,6 +69,7 @@ TRANSLATION = Study(
     better="higher",
     arms=tuple(arm if arm.trials != RADII else replace(arm, trials=over("radius", 0.1, 0.3, 1.0)) for arm in ARMS),
     expects=(Expect("salt", "smart", 1.3), Expect("smart", "plain", 0.8), Expect("salt", "noise")),
+    hours=10,
     shrunk="Multi30k De-En (29,000 pairs), two layers each way of width 128, 4,000 pieces",
 )
 STUDIES = (

@@ -25,6 +25,7 @@ ACCURACY = Study(
         Expect("lbd", "mc", 1.90),
     ),
     settings={"epochs": 30, "schedule": "cosine"},
+    hours=8,
     shrunk="10,000 images, a VGG of three blocks with batch norm, 30 epochs; a rate for every unit in all methods",
     records="lbd",
 )

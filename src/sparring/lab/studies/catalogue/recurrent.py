@@ -46,6 +46,7 @@ STUDIES = (
         ),
         expects=(Expect("adversarial_dropout", "fraternal_dropout", 0.4), Expect("adversarial_dropout", "plain", 0.9)),
         settings={"epochs": 25},
+        hours=10,
         shrunk="two layers, embedding 200, 400 units, 25 epochs instead of several hundred",
     ),
     Study(
@@ -69,6 +70,7 @@ STUDIES = (
             Expect("adversarial_dropout_vat", "vat", 0.3),
         ),
         settings={"unlabelled": 50_000, "epochs": 20},
+        hours=12,
         shrunk="2,500 labelled reviews of 200 words, 256 units, GloVe of 100 dimensions, pre-trained once",
     ),
 )
