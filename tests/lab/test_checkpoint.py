@@ -208,6 +208,17 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
         pass
 
 
+def test_what_has_lost_its_seal_is_damaged(tmp_path: Path) -> None:
+    """Bytes that are gone may take the seal along and leave JSON behind: the middle of one entry up to the end of the next."""
+    files.write_json(tmp_path / "result.json", {"error": 0.5, "weights": "49b2"})
+    text = (tmp_path / "result.json").read_text()
+    at = text.index("b2")
+    (tmp_path / "result.json").write_text(text[:at] + text[text.rindex('"') - 4 :])
+    assert json.loads((tmp_path / "result.json").read_text())["error"] == 0.5
+    with pytest.raises(files.Damaged, match="it has no seal"):
+        files.read_json(tmp_path / "result.json", {"error": float, "weights": str})
+
+
 def test_json_holds_no_infinities(tmp_path: Path) -> None:
     files.write_json(tmp_path / "a.json", {"a": math.nan, "b": [math.inf, 1.5]})
     assert files.read_json(tmp_path / "a.json") == {"a": None, "b": [None, 1.5]}

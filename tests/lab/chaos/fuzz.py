@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -273,7 +274,14 @@ def storage_file(root: Path, name: str) -> Saved:
         trial.suggest_categorical("radius", [1, 2])
         trial.set_user_attr("test", 0.5)
         study.tell(trial, float(value), TrialState.COMPLETE)
-    return root / name, lambda: [trial.params for trial in trials_of(study_of(plan))]
+
+    def read() -> list[dict[str, Any]]:
+        try:
+            return [trial.params for trial in trials_of(study_of(plan))]
+        except StorageInternalError as error:  # `sweep_all` makes a sentence of it
+            raise RunError(str(error)) from error
+
+    return root / name, read
 
 
 SAVING: dict[str, Callable[[Path, str], Saved]] = {

@@ -73,6 +73,7 @@ def test_json_lines_packed_files_and_tables_without_a_header(tmp_path: Path) -> 
         ("a.csv", b"t\0e\0x\0t\0", "NUL"),
         ("a.xlsx", b"PK", "is not a table that can be read"),
         ("a.jsonl", b'{"text": 1}\n{"text": \n', "line 2: is not JSON"),
+        ("a.jsonl", b'{"text": 1}\n{"text": ' + b"[" * 100_000 + b"\n", "line 2: is nested too deeply"),
         ("a.jsonl", b"[1]\n", "line 1: holds a list"),
         ("a.jsonl", b'{"text": [1]}\n', "'text' is a list"),
         ("a.jsonl", b'{"a": 1}\n{"b": 1}\n', "'a' stands in some objects only"),

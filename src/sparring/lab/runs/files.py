@@ -109,31 +109,26 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "seal": seal(stored)}
 
 
-def opened(text: str | bytes, shape: Any = None, unsealed: bool = True) -> dict[str, Any]:
+def opened(text: str | bytes, shape: Any = None) -> dict[str, Any]:
     """What `sealed` closed; a `ValueError` that says what is wrong with it.
 
     Args:
         text: what was in the file.
         shape: what it must look like.
-        unsealed: believe a file without a seal, of an older version, if it holds exactly what `shape` names.
     """
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"it holds {found!r:.60} instead of entries")
         known = found.pop("seal", None)
-        if known is not None and known != seal(found):
-            raise ValueError("its values are not those that were sealed")
-        if known is None and not unsealed:
+        if known is None:
             raise ValueError("it has no seal")
+        if known != seal(found):
+            raise ValueError("its values are not those that were sealed")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if shape is not None:
-        if wrong := fault(found, shape):
-            raise ValueError(wrong)
-        named = {name.removesuffix("?") for name in shape if name is not str}
-        if known is None and str not in shape and (more := found.keys() - named):
-            raise ValueError(f"it has no seal and an unknown entry {min(more)!r:.60}")
+    if shape is not None and (wrong := fault(found, shape)):
+        raise ValueError(wrong)
     return found
 
 

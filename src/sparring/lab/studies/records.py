@@ -90,7 +90,7 @@ def read(path: Path) -> list[Record]:
     found, left = [], 0
     for line in filter(None, lines):
         try:
-            found.append(Record(opened(line, RECORD, unsealed=False)))
+            found.append(Record(opened(line, RECORD)))
         except ValueError:
             left += 1
     if left:

@@ -174,6 +174,8 @@ def json_lines(text: str, file: str) -> tuple[tuple[str, ...], list[tuple[int, t
             continue
         try:
             entry = json.loads(content)
+        except RecursionError:
+            raise DataError("is nested too deeply", file, line) from None
         except ValueError as error:
             raise DataError(f"is not JSON ({error})", file, line) from None
         if not isinstance(entry, dict):
