@@ -235,7 +235,8 @@ def run_file(root: Path, name: str) -> Saved:
     def read() -> str:
         run = read_run(root)
         folder.check_finished_data(root, setting)
-        return json.dumps([run.config, run.result, run.environment, run.metrics, run.figures])
+        found = [run.config, run.result, run.environment, run.metrics, run.figures]
+        return json.dumps(found, sort_keys=True)  # what stands twice, alike, changes the order alone
 
     return root / name, read
 
