@@ -172,7 +172,12 @@ class Walk:
             if self.both_sides or not alike:
                 rest.clear()  # as large as the model, and of no use
             for ahead, behind, span in self._differences(
-                state.deltas, probe, (gradients, rest), lengths, longest, alike
+                state.deltas,
+                probe,
+                (gradients, [*rest]),
+                lengths,
+                longest,
+                alike,  # used up, and somebody may come back twice
             ):
                 changes = [(a - b) / span for a, b in zip(ahead[0], behind[0], strict=True)]
                 pull = pull._replace(deltas=tuple(p + change for p, change in zip(pull.deltas, changes, strict=True)))
