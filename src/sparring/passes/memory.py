@@ -51,7 +51,7 @@ class Memory:
 
     Attributes:
         moving: buffers that change when the model runs.
-        looked: the modes (training or not) in which it was looked at.
+        looked: the modes (training or not) in which it was looked at and not refused.
     """
 
     moving: tuple[Place, ...] = ()
@@ -65,7 +65,6 @@ class Memory:
             self.looked.clear()
         if model.training in self.looked:
             return Held(tuple((m, key, m._buffers[key].clone()) for m, key in self.moving)) if self.moving else None  # type: ignore[union-attr]
-        self.looked.add(model.training)
         return Look(self, layout, inputs)
 
 

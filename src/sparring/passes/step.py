@@ -126,6 +126,7 @@ class Step:
         self._outputs = self._extracted(raw)
         if isinstance(before, Look):
             self._run_again(before)
+            self.memory.looked.add(self.model.training)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
             self._refuse_nan()
