@@ -28,7 +28,7 @@ def cross_entropy(
         ignore_index: target value that marks a position to leave out.
         label_smoothing: as in `torch.nn.functional.cross_entropy`.
     """
-    if outputs.dim() == 2 and targets.dim() == 1 and len(targets) == len(outputs):
+    if outputs.dim() == 2 and targets.dim() == 1 and targets.shape[0] == outputs.shape[0]:
         return F.cross_entropy(
             full_precision(outputs),
             targets,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .late import Questions, listening
-from .nn.randomness import devices_in
+from .nn.randomness import devices_in, devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
@@ -86,10 +86,16 @@ class Objective(nn.Module):
             "measure_interaction_every": measure_interaction_every,
             "replay": replay,
         }
+        self._measured = [
+            (name, self.options[f"{name}_every"])
+            for name in ("measure_noise", "measure_interaction")
+            if self.options[f"{name}_every"]
+        ]
         self.stateful = nn.ModuleList(term for term in self.terms if isinstance(term, nn.Module))
         self.number = 0
         self._prefixes: dict[frozenset[Site], Prefix] = {}
         self._layout: Layout | None = None
+        self._devices = devices_of(model)
         self._memory = Memory()
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
@@ -133,6 +139,8 @@ class Objective(nn.Module):
             )
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
+        if len(self._devices) == 1:  # on the CPU every question is answered at once
+            return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
         self._questions.settle()
         with listening(self._questions if self.number else None):
             return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
@@ -239,6 +247,9 @@ class Objective(nn.Module):
             self._layout = layout
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
+        devices = devices_in(layout.modules)  # `model.to(...)` may have come between
+        if devices != self._devices:
+            self._devices = devices
         masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss), labelled is not None)
         step = Step(
             self.model,
@@ -248,7 +259,7 @@ class Objective(nn.Module):
             self.loss,
             self.options["outputs"] or logits_of,
             masks,
-            devices_in(module for _, module in layout.members),  # `model.to(...)` may have come between
+            devices,
             layout,
             self._sides,
             self.number,
@@ -259,9 +270,8 @@ class Objective(nn.Module):
             speaker=speaker,
             memory=self._memory,
         )
-        for measured in ("measure_noise", "measure_interaction"):
-            every = self.options[f"{measured}_every"]
-            if every and self.number % every == 0:
+        for measured, every in self._measured:
+            if self.number % every == 0:
                 step.cache[measured] = True
         return step
 
@@ -277,12 +287,15 @@ class Objective(nn.Module):
 
     def _settle(self, step: Step, terms: Sequence[Playable]) -> Tensor:
         """What is left of the clean loss plus every term's charge, each its own mean."""
-        weight = 1.0 - sum(term.replaces for term in terms)
+        weight, blind = 1.0, True
+        for term in terms:
+            weight -= term.replaces
+            blind = blind and term.blind
         total: Tensor | None = None
-        if weight or not all(term.blind for term in terms):
+        if weight or not blind:
             step.begin(alone=not terms)
-        if step.losses is not None:
-            clean = step.average(step.losses)
+        clean = step.clean_loss()
+        if clean is not None:
             step.notes["clean_loss"] = clean.detach()
             if weight:
                 total = clean if weight == 1 else weight * clean

@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.float64)}
+
+
 def full_precision(x: Tensor) -> Tensor:
     """Half precision widened to float32; float32 and float64 stay."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -67,8 +70,8 @@ def _log_probabilities(name: str, clean: Tensor, perturbed: Tensor) -> tuple[Ten
 
 def _logs(logits: Tensor) -> Tensor:
     """Log-probabilities; a class that the model rules out (logit -inf) stays finite, so that 0 * log 0 is 0."""
-    logs = full_precision(logits).log_softmax(-1)
-    least = torch.finfo(logs.dtype).min
+    logs = (logits if logits.dtype in _LEAST else logits.float()).log_softmax(-1)
+    least = _LEAST[logs.dtype]
     return torch.threshold(logs, least, least)  # clamp_min's derivative takes three operations instead of one
 
 

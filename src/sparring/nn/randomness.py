@@ -5,6 +5,7 @@ Hugging Face's audio models) and Python's.
 """
 
 import ctypes
+import pickle
 import random
 import struct
 import sys
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from .matching import walk
 
 CPU = torch.device("cpu")
+ONLY_CPU = (CPU,)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RandomState:
     """Generator states: torch's by device (the CPU's is always there), and those outside torch by name where they matter."""
 
@@ -105,13 +107,16 @@ def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
 
 def devices_in(modules: Iterable[nn.Module]) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which one of the modules itself keeps a parameter or buffer."""
-    used = {
-        tensor.device
-        for module in modules
-        for part in (module._parameters, module._buffers)
-        for tensor in part.values()
-        if tensor is not None
-    }
+    used = set()
+    for module in modules:  # plain loops: every step asks
+        for tensor in module._parameters.values():
+            if tensor is not None:
+                used.add(tensor.device)
+        for tensor in module._buffers.values():
+            if tensor is not None:
+                used.add(tensor.device)
+    if len(used) == 1 and CPU in used:
+        return ONLY_CPU
     return (CPU, *sorted((d for d in used if d.type not in ("cpu", "meta")), key=str))
 
 
@@ -142,18 +147,17 @@ class Watch:
 
     def __init__(self, devices: tuple[torch.device, ...]) -> None:
         self.before = RandomState(_states(devices))
-        self.python = _PythonMark()
-        self.numpy = _NumpyMark()
+        self.python = _python_mark()
+        self.numpy = _numpy_mark()
 
     def moved(self) -> RandomState | None:
         """The state before the pass of the generators that moved during it; None if none did."""
-        now = _states(self.before.states)
-        states = {d: s for d, s in self.before.states.items() if _bytes(s) != _bytes(now[d])}
+        states = {d: s for d, s in self.before.states.items() if _bytes(s) != _bytes(_state(d))}
         outside: dict[str, Any] = {}
-        if (changed := self.python.moved()) is not None:
-            outside["python"] = changed
-        if (state := self.numpy.moved()) is not None:
-            outside["numpy"] = state
+        if self.python != _python_mark():
+            outside["python"] = _python_state_at(self.python)
+        if self.numpy is not None and self.numpy != _numpy_mark():
+            outside["numpy"] = _numpy_state_at(self.numpy)
         return RandomState(states, outside) if states or outside else None
 
 
@@ -161,68 +165,59 @@ def _bytes(state: Tensor) -> bytes:
     return ctypes.string_at(state.data_ptr(), state.nbytes)  # an eighth of the price of torch.equal
 
 
-class _PythonMark:
-    """Python's global state now; read from memory as well, where it lies as expected."""
+# Both generators outside torch are of the same kind, and asking them for a copy takes as long as a small forward pass. So their
+# memory is read instead, where it lies as expected: 624 words and the position.
+_Words = ctypes.c_char * (4 * 625)
 
-    SIZE = 4 * 625  # the position and 624 words, behind the header of the object
-    OFFSET = object.__basicsize__
 
-    def __init__(self) -> None:
-        self.key: Any = self._read()
-
-    @classmethod
-    def _read(cls) -> Any:
-        return ctypes.string_at(id(random._inst) + cls.OFFSET, cls.SIZE) if _readable() else random.getstate()
-
-    def moved(self) -> Any:
-        """Python's state at the mark if it moved since, else None."""
-        if self._read() == self.key:
-            return None
-        if not isinstance(self.key, bytes):
-            return self.key
-        numbers = struct.unpack("i624I", self.key)
-        version, _, gauss = random.getstate()
-        return version, (*numbers[1:], numbers[0]), gauss
+def _python_mark() -> Any:
+    """Something that differs when Python's global generator has moved."""
+    memory = _python_memory(random._inst)
+    return random.getstate() if memory is None else memory.raw
 
 
 @cache
-def _readable() -> bool:
-    """Whether memory holds what the generator says of itself (another Python may keep it elsewhere)."""
-    if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:
-        return False
-    numbers = struct.unpack("i624I", ctypes.string_at(id(random._inst) + _PythonMark.OFFSET, _PythonMark.SIZE))
-    return (*numbers[1:], numbers[0]) == random.getstate()[1]
+def _python_memory(generator: random.Random) -> Any:
+    """Where Python's generator keeps its position and words, behind the header of the object; None where that is not sure."""
+    if sys.implementation.name != "cpython" or type(generator) is not random.Random:
+        return None
+    memory = _Words.from_address(id(generator) + object.__basicsize__)
+    numbers = struct.unpack("i624I", memory.raw)
+    return memory if (*numbers[1:], numbers[0]) == generator.getstate()[1] else None
 
 
-class _NumpyMark:
-    """numpy's global state now. Asking numpy for a copy takes as long as a small forward pass, so its memory is read instead."""
+def _python_state_at(mark: Any) -> Any:
+    if not isinstance(mark, bytes):
+        return mark
+    numbers = struct.unpack("i624I", mark)
+    version, _, gauss = random.getstate()
+    return version, (*numbers[1:], numbers[0]), gauss
 
-    SIZE = 4 * 625  # MT19937: 624 words and the position
 
-    def __init__(self) -> None:
-        self.key = self._read()
+def _numpy_mark() -> Any:
+    """Something that differs when numpy's global generator has moved; None without numpy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    memory = _numpy_memory(numpy.random.get_bit_generator())
+    return (pickle.dumps(numpy.random.get_state(legacy=False)),) if memory is None else memory.raw
 
-    def _read(self) -> Any:
-        numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return None
-        generator = numpy.random.get_bit_generator()
-        if type(generator).__name__ != "MT19937":
-            return numpy.random.get_state(legacy=False)
-        return ctypes.string_at(generator.ctypes.state_address, self.SIZE)
 
-    def moved(self) -> Any:
-        """numpy's state at the mark if it moved since, else None."""
-        now = self._read()
-        if self.key is None or now == self.key:
-            return None
-        if not isinstance(self.key, bytes):
-            return self.key
-        numpy = sys.modules["numpy"]
-        words = numpy.frombuffer(self.key, dtype=numpy.uint32).copy()
-        state = numpy.random.get_state(legacy=False)
-        state["state"] = {"key": words[:624], "pos": int(words[624])}
-        return state
+@cache
+def _numpy_memory(generator: Any) -> Any:
+    if type(generator).__name__ != "MT19937":
+        return None
+    return _Words.from_address(generator.ctypes.state_address)
+
+
+def _numpy_state_at(mark: Any) -> Any:
+    if isinstance(mark, tuple):  # of another kind: arrays inside cannot be compared with ==, their bytes can
+        return pickle.loads(mark[0])
+    numpy = sys.modules["numpy"]
+    words = numpy.frombuffer(mark, dtype=numpy.uint32).copy()
+    state = numpy.random.get_state(legacy=False)
+    state["state"] = {"key": words[:624], "pos": int(words[624])}
+    return state
 
 
 @contextmanager

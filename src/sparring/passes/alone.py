@@ -2,30 +2,25 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
-_owners: dict[int, tuple[int, int]] = {}  # id of a model -> its thread and how deep it is inside
-_lock = threading.Lock()
+_owners: dict[int, int] = {}  # id of a model -> the thread that is inside a pass of it
 
 
-def alone(model: nn.Module) -> Callable[[], None]:
+def alone(model: nn.Module) -> Callable[[], object]:
     """Enter a pass of `model`; returns the way out. Raises where another thread is inside one."""
     key, me = id(model), threading.get_ident()
-    with _lock:
-        owner, depth = _owners.get(key, (me, 0))
-        if owner != me:
-            raise RuntimeError(
-                f"two threads run {type(model).__name__} at the same time, and a pass with sites places values on its modules: "
-                "give each thread a copy of the model (copy.deepcopy), or let them take turns"
-            )
-        _owners[key] = (me, depth + 1)
+    if _owners.get(key) == me:
+        return _stay  # a pass inside a pass: the outer one leaves
+    if _owners.setdefault(key, me) != me:  # one thread wins, whoever asks at the same time
+        raise RuntimeError(
+            f"two threads run {type(model).__name__} at the same time, and a pass with sites places values on its modules: "
+            "give each thread a copy of the model (copy.deepcopy), or let them take turns"
+        )
+    return partial(_owners.pop, key)
 
-    def leave() -> None:
-        with _lock:
-            if depth:
-                _owners[key] = (me, depth)
-            else:
-                del _owners[key]
 
-    return leave
+def _stay() -> None:
+    pass

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,21 +26,35 @@ class Layout:
         moving: what changes its own statistics when it runs in training mode: batch and instance norm, spectral norm.
         fused: whether torch's fused transformer layer may skip inner modules, and with them every site inside.
         matches: the modules of each site.
+        children: what each module held when it was looked at.
     """
 
     members: tuple[tuple[str, nn.Module], ...]
     moving: tuple[object, ...]
     fused: bool
     matches: dict[Site, dict[str, nn.Module]]
+    children: tuple[tuple[nn.Module, dict[str, nn.Module | None]], ...]
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sequence[Site], known: "Layout | None" = None) -> "Layout":
         """Look, unless `known` says the same of the same modules."""
-        members = tuple(walk(model))
-        if known is not None and known.members == members and all(site in known.matches for site in sites):
+        if known is not None and known.members[0][1] is model and known.holds(sites):
             return known
+        members = tuple(walk(model))
         fused = any(isinstance(m, nn.TransformerEncoderLayer | nn.MultiheadAttention) for _, m in members)
-        return cls(members, moving_parts(model), fused, {site: site.modules(model) for site in sites})
+        matches = {site: site.modules(model) for site in sites}
+        return cls(members, moving_parts(model), fused, matches, tuple((m, dict(m._modules)) for _, m in members))
+
+    def holds(self, sites: Sequence[Site]) -> bool:
+        """Whether every module still has the children it had, and these sites were looked for among them."""
+        for module, children in self.children:
+            if module._modules != children and dict(module._modules) != children:  # a scripted module keeps no dict
+                return False
+        return all([site in self.matches for site in sites])
+
+    @cached_property
+    def modules(self) -> tuple[nn.Module, ...]:
+        return tuple(module for _, module in self.members)
 
     @property
     def batch_statistics(self) -> bool:

@@ -36,7 +36,7 @@ def ignored_label(loss: Callable[..., Any]) -> int:
     return found if isinstance(found, int) else -100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Masks:
     """The masks of one batch.
 

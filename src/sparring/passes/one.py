@@ -119,8 +119,10 @@ class Pass:
                 self._hold(undo, self.held, clean)
             for module, side in self.sides.items() if self.sites else ():
                 self._watch_side(undo, module, side)
-            for site in self.sites:
-                self._install(undo, site, self.visit)
+            for site, seen in self.slots.items():  # looked up once: a site is hashed by its fields
+                visit = partial(self.visit, site, seen, self.placements.get(site))
+                for name, module in layout.matches[site].items():
+                    undo.append(site.install(name, module, visit))
             if self.tapes and watch is not None:
                 undo.append(recording(self.model, self.tapes, watch))
             if replay is not None:
@@ -137,12 +139,18 @@ class Pass:
         return outputs
 
     def visit(
-        self, site: Site, name: str, value: Tensor, valid: Tensor | None = None, words: Tensor | None = None
+        self,
+        site: Site,
+        seen: list[Slot],
+        placement: Placement | None,
+        name: str,
+        value: Tensor,
+        valid: Tensor | None = None,
+        words: Tensor | None = None,
     ) -> Tensor:
         for tape in self.tapes:
             if site in tape.sites:
                 tape.close()
-        seen = self.slots[site]
         times = sum(slot.module == name for slot in seen) if seen else 0
         label = f"{name}#{times}" if times else name
         if self.valid is not None:
@@ -154,7 +162,6 @@ class Pass:
             region = self._again.enter()
             if region is not None:
                 region.append((site, slot))
-        placement = self.placements.get(site)
         if placement is None:
             return value
         if self.aside is None:
@@ -174,12 +181,6 @@ class Pass:
     @cached_property
     def _again(self) -> Recomputation:
         return Recomputation(self._conditions, placed_value)
-
-    def _install(self, undo: list[Undo], site: Site, visit: Callable[..., Tensor]) -> None:
-        assert self.layout is not None
-        at = partial(visit, site)
-        for name, module in self.layout.matches[site].items():
-            undo.append(site.install(name, module, at))
 
     def _watch_moving(self, undo: list[Undo], hold: bool) -> None:
         """Statistics stand still where asked, and never move a second time while a checkpointed region is recomputed."""
@@ -223,7 +224,8 @@ class Pass:
             if self.held is not None:
                 undo.append(self.held.put())
             for site in self.sites:
-                self._install(undo, site, visit)
+                for name, module in self.layout.matches[site].items():
+                    undo.append(site.install(name, module, partial(visit, site)))
             yield
         finally:
             undo_all(undo)

@@ -29,6 +29,9 @@ Reduction = Literal["examples", "tokens"]
 Items = Tensor | float | Literal["ranks"] | None
 
 
+_NOTHING = nullcontext()
+
+
 def logits_of(outputs: Any) -> Tensor:
     """The tensor to compare: the output itself, its `.logits`, or its "logits" entry."""
     if isinstance(outputs, Tensor):
@@ -95,7 +98,7 @@ class Step:
     def __post_init__(self) -> None:
         if isinstance(self.items, str) and self.items != "ranks":
             raise ValueError(f'items={self.items!r}: a number, or "ranks" for the mean over all processes')
-        self._sharing = [site for site in self.sites if type(site).sharing is not Site.sharing]
+        self._sharing = [site for site in self.sites if type(site).sharing is not Site.sharing] if self.sites else ()
 
     # -- the clean pass ---------------------------------------------------------------------------------------
 
@@ -129,12 +132,12 @@ class Step:
             self.memory.looked.add(self.model.training)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
-            self._refuse_nan()
+        batch = self._outputs.shape[0]
         for site, slots in self.clean.slots.items() if self.clean is not None else ():
             for slot in slots:
-                if slot.value.shape[:1] != (self.batch,) and not site.shared:
+                if (slot.value.dim() == 0 or slot.value.shape[0] != batch) and not site.shared:
                     raise ValueError(
-                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {self.batch}: one row per "
+                        f"{site} holds shape {tuple(slot.value.shape)} at {slot.name} for a batch of {batch}: one row per "
                         "example is needed; time-major layers are Output(name, batch_dim=1), and what the batch shares is left out"
                     )
 
@@ -153,6 +156,18 @@ class Step:
     def losses(self) -> Tensor | None:
         """Clean loss of each labelled example, or None without targets."""
         return self._losses
+
+    def clean_loss(self) -> Tensor | None:
+        """Their mean.
+
+        NaN inputs are told from NaN of the model's own. Not on accelerators: asking would make the host wait for the device.
+        """
+        if self._losses is None:
+            return None
+        mean = self.average(self._losses)
+        if mean.device.type == "cpu" and math.isnan(mean.item()) and holds_nan(self.inputs):
+            raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
+        return mean
 
     @property
     def batch(self) -> int:
@@ -189,20 +204,16 @@ class Step:
         tape = self.tapes.get(frozenset(placements)) if replay and self.tapes else None
         if tape is not None and (not tape.entries or not (state is self.noise or tape.noise_free)):
             tape = None
-        one = self._pass(placements, ())
-        options: dict[str, Any] = {
-            "noise": state,
-            "replay": tape,
-            "attached": graph == "attached",
-            "replay_noise": state is self.noise,
-            "clean": moves_statistics,
-        }
-        if graph == "none":
-            with torch.no_grad():
-                outputs = self._run(one, **options)
-        else:
-            outputs = self._run(one, **options)
-        self.last = one
+        one = self.last = self._pass(placements, ())
+        with torch.no_grad() if graph == "none" else _NOTHING:
+            outputs = self._run(
+                one,
+                noise=state,
+                replay=tape,
+                attached=graph == "attached",
+                replay_noise=state is self.noise,
+                clean=moves_statistics,
+            )
         return outputs if raw else self._extracted(outputs)
 
     def loss(self, outputs: Tensor) -> Tensor:
@@ -225,15 +236,15 @@ class Step:
         if mask is not None and "valid" in takes:
             extra["valid"] = mask
         values = function(first, second, **extra)
-        name = getattr(function, "__name__", str(function))
+        examples = outputs.shape[0]
         if not isinstance(values, Tensor) or values.dim() == 0:
             raise ValueError(
-                f"{name} returned one number for the batch; an objective needs one per example, shape ({outputs.shape[0]},): "
+                f"{_called(function)} returned one number for the batch; an objective needs one per example, shape ({examples},): "
                 'pass reduction="none" to a loss of torch'
             )
-        if values.shape[0] != outputs.shape[0]:
-            raise ValueError(f"{name} returned shape {tuple(values.shape)} for {outputs.shape[0]} examples")
-        return per_example(values, None if "valid" in extra else mask)
+        if values.shape[0] != examples:
+            raise ValueError(f"{_called(function)} returned shape {tuple(values.shape)} for {examples} examples")
+        return values if values.dim() == 1 else per_example(values, None if "valid" in extra else mask)
 
     def average(self, values: Tensor, outputs: Tensor | None = None) -> Tensor:
         """The mean of a per-example charge: over examples with anything to count, or over their tokens.
@@ -259,7 +270,7 @@ class Step:
 
     def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
         if counts is None:
-            return values.mean() if self.items is None else values.sum() / self._divisor(len(values), values)
+            return values.mean() if self.items is None else values.sum() / self._divisor(values.shape[0], values)
         weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
         total = torch.where(counts > 0, values, 0.0)
         total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
@@ -285,7 +296,7 @@ class Step:
             self.sites,
             placements,
             tapes,
-            self.masks.at_slot,
+            self.masks.at_slot if self.masks.given is not None or self.masks.found else None,
             self.devices,
             self.layout,
             self.sides,
@@ -315,13 +326,6 @@ class Step:
             self.forward_passes = passes
         look.compare(names, self.outputs, again)
 
-    def _refuse_nan(self) -> None:
-        """Tell NaN inputs from NaN of the model's own. Not on accelerators: asking would make the host wait for the device."""
-        assert self._losses is not None
-        losses = self._losses.detach()
-        if losses.device.type == "cpu" and math.isnan(losses.sum().item()) and holds_nan(self.inputs):
-            raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
-
     def _extracted(self, outputs: Any) -> Tensor:
         tensor = self.extract(outputs)
         if tensor.dim() == 0:
@@ -330,6 +334,10 @@ class Step:
             raise ValueError("the batch is empty: an objective needs at least one example")
         self._latest = tensor
         return tensor
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", str(function))
 
 
 def _takes(function: Callable[..., Any]) -> frozenset[str]:

@@ -1,10 +1,13 @@
 """One look at the gradient, then a step of full radius."""
 
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
 
-from ..balls import Ball, check_ball
+from ..balls import L2, Ball, Linf, check_ball
+from ..sites.site import Slot
 from .player import Game, InBall, Response, lost, slope, without, working_copy
 
 
@@ -43,21 +46,37 @@ class FastGradient(InBall):
 
     def respond(self, game: Game) -> Response:
         ball, slots = self.ball, game.slots
-        points = [working_copy(slot) for slot in slots]
-        if self.start:
-            points = [ball.sample(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
-            points = [p * (self.start / ball.radius) for p in points]
-        unperturbed: Tensor | None = None
+        scale = self.start / ball.radius if self.start else 0.0
         leaps: list[Tensor] = []
+        seen: list[list[Tensor]] = []
+        if self.start:
+            points = [ball.sample(_like(slot), slot.valid, around=slot.value).mul_(scale) for slot in slots]
+        else:
+            points = [working_copy(slot) for slot in slots]
         for _ in range(self.steps):
-            points = [leap * (self.start / ball.radius) for leap in leaps] or points
-            points = [
-                ball.in_box(p, slot.valid, around=slot.value).requires_grad_()
-                for p, slot in zip(points, slots, strict=True)
-            ]
+            points = [leap * scale for leap in leaps] or points
+            if ball.box is not None:
+                points = [ball.in_box(p, slot.valid, around=slot.value) for p, slot in zip(points, slots, strict=True)]
+            for point in points:
+                point.requires_grad_()
             gradients = slope(game.payoff(points), points)
-            unperturbed = lost(gradients, slots, unperturbed)
+            seen.append(gradients)
             leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
-        assert unperturbed is not None
-        values = [without(unperturbed, leap) for leap in leaps]
-        return Response(values, unperturbed, backward_passes=self.steps)
+        left_alone = partial(_left_alone, seen, slots)
+        if self.steps == 1 and len(slots) == 1 and ball.box is None and isinstance(ball, L2 | Linf):
+            return Response(leaps, left_alone, backward_passes=1)  # their leap is exactly zero where there is no direction
+        unperturbed = left_alone()
+        return Response([without(unperturbed, leap) for leap in leaps], unperturbed, backward_passes=self.steps)
+
+
+def _like(slot: Slot) -> Tensor:
+    """Something of the slot's shape, in float32 at least."""
+    return slot.value if slot.value.dtype in (torch.float32, torch.float64) else working_copy(slot)
+
+
+def _left_alone(seen: list[list[Tensor]], slots: list[Slot]) -> Tensor:
+    unperturbed: Tensor | None = None
+    for gradients in seen:
+        unperturbed = lost(gradients, slots, unperturbed)
+    assert unperturbed is not None
+    return unperturbed

@@ -77,7 +77,8 @@ class Response:
 
     Attributes:
         values: one perturbation (or mask) per slot.
-        unperturbed: (B,) True where the gradient vanished or was not finite, so the example was left alone.
+        unperturbed: (B,) True where the gradient vanished or was not finite, so the example was left alone; or a function that
+            says so when somebody asks.
         notes: extra diagnostics.
         backward_passes: how many gradients were taken.
         interaction: from the charge at the answer (B,) to what is added to it, zeros whose gradient is the derivative through the
@@ -85,10 +86,15 @@ class Response:
     """
 
     values: list[Tensor]
-    unperturbed: Tensor | None = None
+    unperturbed: Tensor | Callable[[], Tensor] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     backward_passes: int = 0
     interaction: Callable[[Tensor], Tensor] | None = None
+
+    def left_alone(self) -> Tensor:
+        """(B,) which examples were left unperturbed."""
+        assert self.unperturbed is not None
+        return self.unperturbed if isinstance(self.unperturbed, Tensor) else self.unperturbed()
 
 
 class Player(ABC):
@@ -158,12 +164,14 @@ def slope(
         with torch.autocast(device, enabled=False):
             return slope(payoff, values, create_graph, retain_graph)
     try:
-        ones = torch.ones_like(payoff)
-        gradients = torch.autograd.grad(payoff, list(values), ones, retain_graph, create_graph, allow_unused=True)
+        gradients = torch.autograd.grad(payoff.sum(), values, None, retain_graph, create_graph, allow_unused=True)
     except RuntimeError as error:
         raise _explained(error) from error
-    if all(g is None for g in gradients):
+    found = [g for g in gradients if g is not None]
+    if not found:
         raise RuntimeError(_NO_EFFECT)
+    if len(found) == len(values):
+        return found
     return [torch.zeros_like(v) if g is None else g for v, g in zip(values, gradients, strict=True)]
 
 

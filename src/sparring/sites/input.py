@@ -51,16 +51,17 @@ class Input(Site):
             before = lambda _, args, kwargs: moved(args, kwargs)  # noqa: E731
             return module.register_forward_pre_hook(before, with_kwargs=True).remove
         inner = module.forward  # a patch costs a third of a hook
+        first = self.key is None
 
         def forward(*args: object, **kwargs: object) -> object:
+            if first and len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                return inner(visit(name or "input", args[0]))
             args, kwargs = moved(args, kwargs)
             return inner(*args, **kwargs)
 
         return patch_forward(module, forward)
 
     def _key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> int | str:
-        if self.key is None and args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-            return 0
         candidates: dict[int | str, object] = dict(enumerate(args))
         candidates.update(kwargs)
         floating = [k for k, v in candidates.items() if isinstance(v, Tensor) and v.is_floating_point()]

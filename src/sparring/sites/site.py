@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 Kind = Literal["additive", "mask"]
 
 

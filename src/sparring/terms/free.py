@@ -78,8 +78,9 @@ class FreeLB(Leading):
         for charge in self._trajectory(step):
             total = charge if total is None else total + charge
         assert total is not None
-        if step.losses is not None:
-            total = total + step.average(step.losses)
+        clean = step.clean_loss()
+        if clean is not None:
+            total = total + clean
         return total, step
 
     def _trajectory(self, step: Step, outside: bool = False) -> Iterator[Tensor]:

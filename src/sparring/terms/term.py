@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -92,35 +92,35 @@ class Term(Playable):
         if not self.name:
             object.__setattr__(self, "name", "noise" if self.by is None else snake(type(self.by).__name__))
 
-    @property
+    @cached_property
     def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
         return () if self.at is None else (self.at,)
 
-    @property
+    @cached_property
     def idle(self) -> bool:  # type: ignore[override]
         return self.weight == 0 or (self.by is not None and self.by.idle)
 
-    @property
+    @cached_property
     def label_free(self) -> bool:  # type: ignore[override]
         return self.penalty is not None and self.payoff != "loss"
 
-    @property
+    @cached_property
     def joint(self) -> bool:  # type: ignore[override]
         return self.label_free and not self.supervised
 
-    @property
+    @cached_property
     def unrolls(self) -> bool:  # type: ignore[override]
         return self.by is not None and self.by.unroll == "autograd"
 
-    @property
+    @cached_property
     def whole(self) -> str:  # type: ignore[override]
         return 'unroll="autograd" differentiates twice through all parameters' if self.unrolls else ""
 
-    @property
+    @cached_property
     def blind(self) -> bool:  # type: ignore[override]
         return self.penalty is None and self.by is not None and self.by.draws and self.share_noise
 
-    @property
+    @cached_property
     def _climbs(self) -> Penalty | None:
         """The penalty that the player climbs; None is the supervised loss."""
         if self.payoff is None:
@@ -158,8 +158,8 @@ class Term(Playable):
             return self._paid(step, clean, outputs)
 
         slots = [slot.bare() for slot in step.slots(at)]
-        constant = reference.detach()
-        game = Game(slots, payoff, step.outputs.detach(), step.outputs, [], step.batch)
+        constant = reference.detach() if reference.requires_grad else reference
+        game = Game(slots, payoff, constant, step.outputs, [], constant.shape[0])
         game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
             game.parameters = [p for p in step.model.parameters() if p.requires_grad]
@@ -177,8 +177,11 @@ class Term(Playable):
                             'charged, and nothing else; use unroll="autograd", or full precision'
                         )
                     game.precise_clean = partial(_in_full_precision, step, noise)
-        with torch.enable_grad():
+        if torch.is_grad_enabled():
             response = self.by.respond(game)
+        else:
+            with torch.enable_grad():
+                response = self.by.respond(game)
         step.backward_passes += response.backward_passes
         self._note_player(step, game, response)
         return response
@@ -221,23 +224,21 @@ class Term(Playable):
         return total
 
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
-        step.note(**response.notes)
+        notes = dict(response.notes)
         if response.unperturbed is not None:
-            step.note(unperturbed=partial(_count, response.unperturbed, step.batch))
+            notes["unperturbed"] = partial(_count, response, step.batch)
         if step.number in LOOKS:
             _warn(step.speaker, response)
         assert self.by is not None
         ball = self.by.bound
-        if ball is None:
-            return
-        values = [v.detach() for v in response.values]
-        placed = Placed(
-            values, [slot.valid for slot in game.slots], ball
-        )  # asked only when somebody reads the diagnostics
-        step.note(norm=placed.norm, at_boundary=placed.at_boundary)
-        if step.cache.get("measure_noise"):
-            with torch.no_grad():
-                step.note(noise_penalty=game.payoff(_noise_of(values, placed.norms(), game, ball)).mean())
+        if ball is not None:
+            values = [v.detach() for v in response.values]
+            placed = Placed(values, [slot.valid for slot in game.slots], ball)
+            notes["norm"], notes["at_boundary"] = placed.norm, placed.at_boundary
+            if step.cache.get("measure_noise"):
+                with torch.no_grad():
+                    notes["noise_penalty"] = game.payoff(_noise_of(values, placed.norms(), game, ball)).mean()
+        step.note(**notes)  # functions are asked only when somebody reads the diagnostics
 
 
 @dataclass
@@ -269,7 +270,7 @@ def _warn(name: str, response: Response) -> None:
     """Say it, once, where a player does not play."""
     still, moved = None, response.notes.get("moved")
     if response.unperturbed is not None:
-        still = response.unperturbed.float().mean() > 0.5
+        still = response.left_alone().float().mean() > 0.5
         ask(still, partial(_say, f"{name}: {_STILL}"))
     if callable(moved):
         near = moved() < 1e-3
@@ -290,8 +291,8 @@ def _say(text: str) -> None:
     warnings.warn(text, stacklevel=6)
 
 
-def _count(unperturbed: Tensor, batch: int) -> Tensor:
-    return unperturbed.expand(batch).sum()  # (1,) where the batch shares what is perturbed
+def _count(response: Response, batch: int) -> Tensor:
+    return response.left_alone().expand(batch).sum()  # (1,) where the batch shares what is perturbed
 
 
 def _in_full_precision(step: Step, noise: Any) -> Tensor:
@@ -299,7 +300,7 @@ def _in_full_precision(step: Step, noise: Any) -> Tensor:
         return step.run({}, noise=noise, replay=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Placed:
     """What a player placed, for the diagnostics of a step."""
 
