@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .late import Questions, listening
-from .nn.randomness import devices_in, devices_of
+from .nn.randomness import devices_of
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
@@ -239,7 +239,10 @@ class Objective(nn.Module):
             raise RuntimeError(
                 "players need gradients: evaluate an objective under torch.no_grad(), not inference_mode()"
             )
-        sites = terms[0].sites if len(terms) == 1 else tuple(dict.fromkeys(s for term in terms for s in term.sites))
+        if len(terms) < 2:
+            sites = terms[0].sites if terms else ()
+        else:
+            sites = tuple(dict.fromkeys(s for term in terms for s in term.sites))
         layout = Layout.of(self.model, sites, self._layout)
         if layout is not self._layout:
             self._prefixes.clear()
@@ -247,9 +250,9 @@ class Objective(nn.Module):
             self._layout = layout
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
-        devices = devices_in(layout.modules)  # `model.to(...)` may have come between
-        if devices != self._devices:
-            self._devices = devices
+        devices = layout.devices()
+        if devices is not self._devices:
+            self.__dict__["_devices"] = devices
         masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss), labelled is not None)
         step = Step(
             self.model,
@@ -266,7 +269,7 @@ class Objective(nn.Module):
             labelled,
             self.options["reduction"],
             items,
-            self._tapes(terms) if self.options["replay"] else {},
+            self._tapes(terms) if sites and self.options["replay"] else {},
             speaker=speaker,
             memory=self._memory,
         )
@@ -280,8 +283,10 @@ class Objective(nn.Module):
         for term in terms:
             if term.sites:
                 group = frozenset(term.sites)
-                prefix = self._prefixes.setdefault(group, Prefix())
-                if not prefix.empty:
+                prefix = self._prefixes.get(group)
+                if prefix is None:
+                    prefix = self._prefixes[group] = Prefix()
+                if prefix.units != {}:  # nothing runs before the site
                     tapes[group] = Tape(group, prefix)
         return tapes
 
@@ -296,7 +301,7 @@ class Objective(nn.Module):
             step.begin(alone=not terms)
         clean = step.clean_loss()
         if clean is not None:
-            step.notes["clean_loss"] = clean.detach()
+            step.notes["clean_loss"] = step.value(clean)
             if weight:
                 total = clean if weight == 1 else weight * clean
         for term in terms:
@@ -346,8 +351,9 @@ class Objective(nn.Module):
                 "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
             )
         own = self.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first
-        own["_warned"] = measure(step, total, self._warned) or self._warned
-        step.notes["loss"] = total.detach()
+        if GATES in step.cache:
+            own["_warned"] = measure(step, total, self._warned) or self._warned
+        step.notes["loss"] = step.value(total)
         step.tapes.clear()
         step.cache.clear()
         step.notes["forward_passes"] = step.forward_passes

@@ -78,7 +78,9 @@ class L2(Ball):
         """Uniform on the surface, cut to the box."""
         shaped = columns(masked(torch.randn_like(like), valid))
         excess = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True).div_(self.radius)
-        point = shaped.div_(excess).nan_to_num_(0.0, 0.0, 0.0).view(like.shape)  # all padding: zero
+        point = shaped.div_(excess).view(like.shape)
+        if valid is not None:
+            point.nan_to_num_(0.0, 0.0, 0.0)  # all padding: zero
         return point if self.box is None else self.project(point, valid, around=around)
 
     def interior(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:

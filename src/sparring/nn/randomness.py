@@ -100,6 +100,12 @@ def _which(device: torch.device) -> tuple[torch.device, ...]:
     return () if device.type == "mps" else (device,)  # there is one of those, and its functions take no device
 
 
+def accelerated() -> bool:
+    """Whether this process has any device but the CPU."""
+    renamed = torch._C._get_privateuse1_backend_name() != "privateuseone"  # a backend of somebody's own
+    return renamed or torch.accelerator.current_accelerator() is not None
+
+
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which the model keeps a parameter or buffer."""
     return devices_in(module for _, module in walk(model))
@@ -107,16 +113,13 @@ def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
 
 def devices_in(modules: Iterable[nn.Module]) -> tuple[torch.device, ...]:
     """The CPU and every accelerator on which one of the modules itself keeps a parameter or buffer."""
-    used = set()
-    for module in modules:  # plain loops: every step asks
-        for tensor in module._parameters.values():
-            if tensor is not None:
-                used.add(tensor.device)
-        for tensor in module._buffers.values():
-            if tensor is not None:
-                used.add(tensor.device)
-    if len(used) == 1 and CPU in used:
-        return ONLY_CPU
+    used = {
+        tensor.device
+        for module in modules
+        for part in (module._parameters, module._buffers)
+        for tensor in part.values()
+        if tensor is not None
+    }
     return (CPU, *sorted((d for d in used if d.type not in ("cpu", "meta")), key=str))
 
 

@@ -14,6 +14,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from ..nn.matching import walk
+from ..nn.randomness import ONLY_CPU, accelerated, devices_in
 from ..sites.site import Site, Undo
 
 
@@ -50,7 +51,14 @@ class Layout:
         for module, children in self.children:
             if module._modules != children and dict(module._modules) != children:  # a scripted module keeps no dict
                 return False
-        return all([site in self.matches for site in sites])
+        for site in sites:
+            if site not in self.matches:
+                return False
+        return True
+
+    def devices(self) -> tuple[torch.device, ...]:
+        """The CPU and every accelerator that the model uses now: `model.to(...)` may have come since."""
+        return devices_in(self.modules) if accelerated() else ONLY_CPU
 
     @cached_property
     def modules(self) -> tuple[nn.Module, ...]:

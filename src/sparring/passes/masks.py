@@ -69,7 +69,7 @@ class Masks:
     ) -> "Masks":
         """Look for masks by name among keyword inputs; what the user gave counts before them."""
         found: dict[str, Tensor] = {}
-        if given is None and isinstance(inputs, Mapping):
+        if given is None and not isinstance(inputs, Tensor) and isinstance(inputs, Mapping):
             for side, key in zip(SIDES, ("attention_mask", "decoder_attention_mask")):
                 mask = inputs.get(key)
                 if isinstance(mask, Tensor) and mask.dim() == 2:

@@ -121,8 +121,12 @@ class Pass:
                 self._watch_side(undo, module, side)
             for site, seen in self.slots.items():  # looked up once: a site is hashed by its fields
                 visit = partial(self.visit, site, seen, self.placements.get(site))
-                for name, module in layout.matches[site].items():
-                    undo.append(site.install(name, module, visit))
+                met = site.meet(self.model, inputs, visit)
+                if met is None:
+                    for name, module in layout.matches[site].items():
+                        undo.append(site.install(name, module, visit))
+                else:
+                    inputs = met
             if self.tapes and watch is not None:
                 undo.append(recording(self.model, self.tapes, watch))
             if replay is not None:

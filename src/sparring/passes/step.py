@@ -94,6 +94,7 @@ class Step:
     _losses: Tensor | None = None
     _raw: Any = None
     _latest: Tensor | None = None
+    _known: tuple[Tensor | None, float] = (None, 0.0)
 
     def __post_init__(self) -> None:
         if isinstance(self.items, str) and self.items != "ranks":
@@ -165,9 +166,16 @@ class Step:
         if self._losses is None:
             return None
         mean = self.average(self._losses)
-        if mean.device.type == "cpu" and math.isnan(mean.item()) and holds_nan(self.inputs):
-            raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
+        if len(self.devices) == 1 and mean.is_cpu:
+            self._known = mean, mean.item()
+            if math.isnan(self._known[1]) and holds_nan(self.inputs):
+                raise ValueError("the inputs contain NaN: clean or drop those examples before training on them")
         return mean
+
+    def value(self, scalar: Tensor) -> Tensor | float:
+        """A scalar for the diagnostics: without its graph, and as a number where that has been asked for anyway."""
+        known, number = self._known
+        return number if known is scalar else scalar.detach()
 
     @property
     def batch(self) -> int:

@@ -64,7 +64,9 @@ class FastGradient(InBall):
             leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
         left_alone = partial(_left_alone, seen, slots)
         if self.steps == 1 and len(slots) == 1 and ball.box is None and isinstance(ball, L2 | Linf):
-            return Response(leaps, left_alone, backward_passes=1)  # their leap is exactly zero where there is no direction
+            return Response(
+                leaps, left_alone, backward_passes=1
+            )  # their leap is exactly zero where there is no direction
         unperturbed = left_alone()
         return Response([without(unperturbed, leap) for leap in leaps], unperturbed, backward_passes=self.steps)
 

@@ -33,6 +33,17 @@ class Input(Site):
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         return {"": model}
 
+    def meet(self, model: nn.Module, inputs: object, visit: Visit) -> object:
+        """One tensor and nothing in front of the model: no hook and no patch is needed."""
+        if (
+            self.key is None
+            and isinstance(inputs, Tensor)
+            and inputs.is_floating_point()
+            and not model._forward_pre_hooks
+        ):
+            return visit("input", inputs)
+        return None
+
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         def moved(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
             key = self._key(args, kwargs)
@@ -51,11 +62,8 @@ class Input(Site):
             before = lambda _, args, kwargs: moved(args, kwargs)  # noqa: E731
             return module.register_forward_pre_hook(before, with_kwargs=True).remove
         inner = module.forward  # a patch costs a third of a hook
-        first = self.key is None
 
         def forward(*args: object, **kwargs: object) -> object:
-            if first and len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and args[0].is_floating_point():
-                return inner(visit(name or "input", args[0]))
             args, kwargs = moved(args, kwargs)
             return inner(*args, **kwargs)
 

@@ -48,6 +48,8 @@ class Output(Site):
                 raise ValueError(
                     f"Output({self.glob!r}): {name or 'the model'} hands on {type(tensor).__name__}, not a real tensor"
                 )
+            if dim == 0:
+                return visit(name or "output", tensor)
             return visit(name or "output", tensor.movedim(dim, 0)).movedim(0, dim)
 
         def after(_: nn.Module, args: object, output: object) -> object:

@@ -47,6 +47,10 @@ class Site(ABC):
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         """Make the module call `visit` with the batch-first value that stands here whenever it runs; returns the way back."""
 
+    def meet(self, model: nn.Module, inputs: Any, visit: Visit) -> Any:
+        """What to call the model with instead of `inputs`, where the site stands at its door; None: `install` finds it inside."""
+        return None
+
     def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
         """Held open during every pass of a step: a chance to share work between passes through `store`."""
         return nullcontext()
