@@ -239,10 +239,7 @@ class Objective(nn.Module):
             raise RuntimeError(
                 "players need gradients: evaluate an objective under torch.no_grad(), not inference_mode()"
             )
-        if len(terms) < 2:
-            sites = terms[0].sites if terms else ()
-        else:
-            sites = tuple(dict.fromkeys(s for term in terms for s in term.sites))
+        sites = terms[0].sites if len(terms) == 1 else tuple(dict.fromkeys([s for term in terms for s in term.sites]))
         layout = Layout.of(self.model, sites, self._layout)
         if layout is not self._layout:
             self._prefixes.clear()

@@ -51,10 +51,7 @@ class Layout:
         for module, children in self.children:
             if module._modules != children and dict(module._modules) != children:  # a scripted module keeps no dict
                 return False
-        for site in sites:
-            if site not in self.matches:
-                return False
-        return True
+        return not sites or self.matches.keys() >= set(sites)
 
     def devices(self) -> tuple[torch.device, ...]:
         """The CPU and every accelerator that the model uses now: `model.to(...)` may have come since."""

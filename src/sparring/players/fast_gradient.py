@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..balls import L2, Ball, Linf, check_ball
 from ..sites.site import Slot
-from .player import Game, InBall, Response, lost, slope, without, working_copy
+from .player import Game, InBall, Response, lost, slope, vanished, without, working_copy
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class FastGradient(InBall):
         ball, slots = self.ball, game.slots
         scale = self.start / ball.radius if self.start else 0.0
         leaps: list[Tensor] = []
-        seen: list[list[Tensor]] = []
+        unperturbed: Tensor | None = None
         if self.start:
-            points = [ball.sample(_like(slot), slot.valid, around=slot.value).mul_(scale) for slot in slots]
+            points = [ball.sample(_like(slot), slot.valid, around=slot.value) * scale for slot in slots]
         else:
             points = [working_copy(slot) for slot in slots]
         for _ in range(self.steps):
@@ -60,25 +60,21 @@ class FastGradient(InBall):
             for point in points:
                 point.requires_grad_()
             gradients = slope(game.payoff(points), points)
-            seen.append(gradients)
             leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
-        left_alone = partial(_left_alone, seen, slots)
-        if self.steps == 1 and len(slots) == 1 and ball.box is None and isinstance(ball, L2 | Linf):
-            return Response(
-                leaps, left_alone, backward_passes=1
-            )  # their leap is exactly zero where there is no direction
-        unperturbed = left_alone()
+            if (
+                self.steps == 1
+                and len(slots) == 1
+                and isinstance(ball, L2 | Linf)
+                and ball.box is None
+                and not ball.rows
+            ):
+                # Where there is no direction their leap is exactly zero; which examples these are is for the diagnostics to ask.
+                return Response(leaps, partial(vanished, gradients, [slots[0].valid]), backward_passes=1)
+            unperturbed = lost(gradients, slots, unperturbed)
+        assert unperturbed is not None
         return Response([without(unperturbed, leap) for leap in leaps], unperturbed, backward_passes=self.steps)
 
 
 def _like(slot: Slot) -> Tensor:
     """Something of the slot's shape, in float32 at least."""
     return slot.value if slot.value.dtype in (torch.float32, torch.float64) else working_copy(slot)
-
-
-def _left_alone(seen: list[list[Tensor]], slots: list[Slot]) -> Tensor:
-    unperturbed: Tensor | None = None
-    for gradients in seen:
-        unperturbed = lost(gradients, slots, unperturbed)
-    assert unperturbed is not None
-    return unperturbed

@@ -91,11 +91,6 @@ class Response:
     backward_passes: int = 0
     interaction: Callable[[Tensor], Tensor] | None = None
 
-    def left_alone(self) -> Tensor:
-        """(B,) which examples were left unperturbed."""
-        assert self.unperturbed is not None
-        return self.unperturbed if isinstance(self.unperturbed, Tensor) else self.unperturbed()
-
 
 class Player(ABC):
     """A way to choose a perturbation. A player of your own writes `respond`, and of the rest what differs.
@@ -164,7 +159,9 @@ def slope(
         with torch.autocast(device, enabled=False):
             return slope(payoff, values, create_graph, retain_graph)
     try:
-        gradients = torch.autograd.grad(payoff.sum(), values, None, retain_graph, create_graph, allow_unused=True)
+        # A sum costs less than ones to start from; inside a backward pass it would have no graph.
+        total, ones = (payoff.sum(), None) if torch.is_grad_enabled() else (payoff, torch.ones_like(payoff))
+        gradients = torch.autograd.grad(total, values, ones, retain_graph, create_graph, allow_unused=True)
     except RuntimeError as error:
         raise _explained(error) from error
     found = [g for g in gradients if g is not None]
@@ -195,16 +192,21 @@ def _explained(error: RuntimeError) -> RuntimeError:
 
 def lost(gradients: Sequence[Tensor], slots: Sequence[Slot], before: Tensor | None = None) -> Tensor:
     """(B,) True where an example's gradient, over all slots, is all zero or not finite, now or `before`: it is left alone."""
+    now = vanished(gradients, [slot.valid for slot in slots])
+    return now if before is None else before | now
+
+
+def vanished(gradients: Sequence[Tensor], valid: Sequence[Tensor | None]) -> Tensor:
+    """(B,) True where an example's gradient, over all slots and their valid positions, is all zero or not finite."""
     total: Tensor | None = None
-    for gradient, slot in zip(gradients, slots, strict=True):
-        flat = gradient.detach() if slot.valid is None else torch.where(slot.valid, gradient.detach(), 0.0)
+    for gradient, mask in zip(gradients, valid, strict=True):
+        flat = gradient.detach() if mask is None else torch.where(mask, gradient.detach(), 0.0)
         peak = flat.abs()
         if flat.dim() > 1:
             peak = peak.amax(tuple(range(1, flat.dim())))  # a NaN or infinite entry is the peak
         total = peak if total is None else total + peak
     assert total is not None
-    now = (total / total).isnan()  # of zero, infinity and NaN alone
-    return now if before is None else before | now
+    return (total / total).isnan()  # of zero, infinity and NaN alone
 
 
 def without(left_out: Tensor, value: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -226,7 +226,7 @@ class Term(Playable):
     def _note_player(self, step: Step, game: Game, response: Response) -> None:
         notes = dict(response.notes)
         if response.unperturbed is not None:
-            notes["unperturbed"] = partial(_count, response, step.batch)
+            notes["unperturbed"] = partial(_count, response.unperturbed, step.batch)
         if step.number in LOOKS:
             _warn(step.speaker, response)
         assert self.by is not None
@@ -270,7 +270,7 @@ def _warn(name: str, response: Response) -> None:
     """Say it, once, where a player does not play."""
     still, moved = None, response.notes.get("moved")
     if response.unperturbed is not None:
-        still = response.left_alone().float().mean() > 0.5
+        still = _asked(response.unperturbed).float().mean() > 0.5
         ask(still, partial(_say, f"{name}: {_STILL}"))
     if callable(moved):
         near = moved() < 1e-3
@@ -291,8 +291,12 @@ def _say(text: str) -> None:
     warnings.warn(text, stacklevel=6)
 
 
-def _count(response: Response, batch: int) -> Tensor:
-    return response.left_alone().expand(batch).sum()  # (1,) where the batch shares what is perturbed
+def _asked(unperturbed: Tensor | Callable[[], Tensor]) -> Tensor:
+    return unperturbed if isinstance(unperturbed, Tensor) else unperturbed()
+
+
+def _count(unperturbed: Tensor | Callable[[], Tensor], batch: int) -> Tensor:
+    return _asked(unperturbed).expand(batch).sum()  # (1,) where the batch shares what is perturbed
 
 
 def _in_full_precision(step: Step, noise: Any) -> Tensor:
