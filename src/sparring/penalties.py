@@ -76,7 +76,7 @@ def _logs(logits: Tensor) -> Tensor:
 
 
 def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
+    return torch.kl_div(log_q, log_p, 0, log_target=True).sum(-1)  # p (log p - log q), entry by entry
 
 
 def kl(clean: Tensor, perturbed: Tensor, valid: Tensor | None = None) -> Tensor:

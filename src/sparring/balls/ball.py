@@ -75,7 +75,8 @@ class Ball(Protocol):
 
     def leap(self, gradient: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
         """The steepest step of full radius (fast gradient), cut to the box."""
-        step = self.radius * self.steepest(gradient, valid)
+        step = self.steepest(gradient, valid)
+        step = step if self.radius == 1 else self.radius * step
         return step if self.box is None else self.project(step, valid, around=around)
 
     def sample(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:

@@ -64,8 +64,8 @@ class L2(Ball):
         over = axes(shaped, self.rows)
         if not (shaped.requires_grad and torch.is_grad_enabled()):  # the same in half as many operations
             unit = shaped / shaped.abs().amax(over, keepdim=True)
-            unit.div_(torch.linalg.vector_norm(unit, dim=over, keepdim=True))
-            return unit.nan_to_num_(0.0, 0.0, 0.0).view(x.shape)
+            unit.div_(torch.linalg.vector_norm(unit, dim=over, keepdim=True)).nan_to_num_(0.0, 0.0, 0.0)
+            return unit if shaped is x else unit.view(x.shape)
         peak = shaped.detach().abs().amax(over, keepdim=True)
         hopeless = (peak / peak).isnan()  # zero, infinite or NaN
         # Dividing by the peak first keeps the squares of tiny gradients from underflowing; the result does not
@@ -78,7 +78,7 @@ class L2(Ball):
         """Uniform on the surface, cut to the box."""
         shaped = columns(masked(torch.randn_like(like), valid))
         excess = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True).div_(self.radius)
-        point = shaped.div_(excess).view(like.shape)
+        point = shaped.div_(excess) if like.dim() > 1 else shaped.div_(excess).view(like.shape)
         if valid is not None:
             point.nan_to_num_(0.0, 0.0, 0.0)  # all padding: zero
         return point if self.box is None else self.project(point, valid, around=around)

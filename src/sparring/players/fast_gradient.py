@@ -1,7 +1,7 @@
 """One look at the gradient, then a step of full radius."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class FastGradient(InBall):
         leaps: list[Tensor] = []
         unperturbed: Tensor | None = None
         if self.start:
-            points = [ball.sample(_like(slot), slot.valid, around=slot.value) * scale for slot in slots]
+            points = [self._point(slot, scale) for slot in slots]
         else:
             points = [working_copy(slot) for slot in slots]
         for _ in range(self.steps):
@@ -74,7 +74,15 @@ class FastGradient(InBall):
         assert unperturbed is not None
         return Response([without(unperturbed, leap) for leap in leaps], unperturbed, backward_passes=self.steps)
 
+    def _point(self, slot: Slot, scale: float) -> Tensor:
+        """A random point at the distance `start`."""
+        like = slot.value if slot.value.dtype in (torch.float32, torch.float64) else working_copy(slot)
+        if self._far is not None:
+            return self._far.sample(like, slot.valid)
+        return self.ball.sample(like, slot.valid, around=slot.value) * scale
 
-def _like(slot: Slot) -> Tensor:
-    """Something of the slot's shape, in float32 at least."""
-    return slot.value if slot.value.dtype in (torch.float32, torch.float64) else working_copy(slot)
+    @cached_property
+    def _far(self) -> Ball | None:
+        """The ball whose surface lies at the distance `start`; None where a box has cut the smaller one before."""
+        ours = isinstance(self.ball, L2 | Linf) and self.ball.box is None
+        return self.ball.with_radius(self.start) if ours else None
