@@ -13,6 +13,8 @@ own: one for the time (CPU time, one thread, rounds interleaved), one for each m
 import argparse
 import json
 import multiprocessing
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -55,6 +57,7 @@ AXES: dict[str, tuple[Size, dict[int, dict[str, int]]]] = {
     "batch": (Size(length=16), {n: {"batch": n} for n in (8, 32, 128)}),
     "sites": (Size(layers=24, length=32, batch=4), {n: {"sites": n} for n in (1, 6, 12, 24)}),
 }
+LEAST_SECONDS = 0.15  # of plain steps in one round
 ONLY_ONE_STEP = ("attention AT", "learned dropout")
 
 
@@ -169,20 +172,30 @@ def step_named(name: str, size: Size) -> Callable[[], None]:
     return step
 
 
-def timed(chosen: Sequence[str], size: Size, rounds: int) -> dict[str, list[float]]:
-    """name -> median, low and high of the ratios to the plain step."""
+def turns_of(step: Callable[[], None]) -> int:
+    """How many turns a round has: one step of a few milliseconds is all noise."""
+    step()
+    start = time.process_time()
+    step()
+    return max(1, round(LEAST_SECONDS / (time.process_time() - start)))
+
+
+def timed(chosen: Sequence[str], size: Size, rounds: int) -> tuple[dict[str, list[float]], int]:
+    """name -> median, low and high of the ratios to the plain step; and the turns of a round."""
+    torch.set_num_threads(1)
     steps = {name: step_named(name, size) for name in chosen}
     for step in steps.values():
         step()  # with the one of `interleave` two: an objective's second step looks at its players with passes of their own
     found: dict[str, list[float]] = {}
+    turns = turns_of(steps["plain"])
     for base in ("plain", "plain ensemble"):
         rest = {n: s for n, s in steps.items() if n != base and (n == "LPD") == (base == "plain ensemble")}
         rest.pop("plain", None), rest.pop("plain ensemble", None)
         if base in steps:
             rest |= passes(size) if base == "plain" else {}
-            for name, ratio in interleave((base, steps[base]), rest, rounds, repeats=1).items():
+            for name, ratio in interleave((base, steps[base]), rest, rounds, repeats=1, turns=turns).items():
                 found[name] = [ratio.median, ratio.low, ratio.high, ratio.seconds]
-    return found
+    return found, turns
 
 
 def apart(work: Callable[..., Any], *args: Any) -> Any:
@@ -203,7 +216,7 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
 
 def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, Any]]:
     chosen = names(axis, size)
-    ratios = apart(timed, chosen, size, rounds)
+    ratios, turns = apart(timed, chosen, size, rounds)
     memory = {name: apart(peak, step_named, name, size) for name in chosen}
     rows = []
     for name in chosen:
@@ -213,7 +226,7 @@ def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, An
         row |= {"seconds": seconds, "mib": memory[name], "memory": memory[name] / memory[base], "rounds": rounds}
         if name in BOUNDS:
             row["by_hand"] = BOUNDS[name](size.steps, *(ratios[part][0] for part in ("forward", "look", "second")))
-        rows.append(row | {"size": asdict(size)})
+        rows.append(row | {"size": asdict(size), "turns": turns, "load": os.getloadavg()[0], "torch": torch.__version__})
     return rows
 
 
