@@ -226,7 +226,9 @@ def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, An
         row |= {"seconds": seconds, "mib": memory[name], "memory": memory[name] / memory[base], "rounds": rounds}
         if name in BOUNDS:
             row["by_hand"] = BOUNDS[name](size.steps, *(ratios[part][0] for part in ("forward", "look", "second")))
-        rows.append(row | {"size": asdict(size), "turns": turns, "load": os.getloadavg()[0], "torch": torch.__version__})
+        rows.append(
+            row | {"size": asdict(size), "turns": turns, "load": os.getloadavg()[0], "torch": torch.__version__}
+        )
     return rows
 
 
