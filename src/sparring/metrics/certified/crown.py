@@ -92,13 +92,13 @@ def tighten(
     for done, position in enumerate(before_relu):
         intervals(graph, region, bounds, until=position)
         if method == "crown":
-            bounds[position] = _refine(graph, region, bounds, position, memory)
+            bounds[position] = refine(graph, region, bounds, position, memory)
         if progress is not None:
             progress(graph[position].name, (done + 1) / len(before_relu))
     return intervals(graph, region, bounds)
 
 
-def _refine(graph: Graph, region: Region, bounds: dict[int, Bounds], position: int, memory: int) -> Bounds:
+def refine(graph: Graph, region: Region, bounds: dict[int, Bounds], position: int, memory: int) -> Bounds:
     """Bounds for the units of one node whose interval straddles zero; for the others nothing can be gained.
 
     One walk back bounds a unit from both sides, a little loosely; CROWN's two walks are for those whose sign is then still open.
