@@ -2,6 +2,7 @@
 
     python benchmarks/bench_growth.py --rounds 3 --out growth.jsonl    # every axis; what the file has already is not run again
     python benchmarks/bench_growth.py --axes layers,steps --out growth.jsonl
+    python benchmarks/bench_growth.py --axes steps --keep-memory --out kept.jsonl   # the allocator gives nothing back: no page faults
     python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # the charts and tables of docs/growth.md from the file
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from growth_page import BOUNDS, write
-from harness import interleave, peak
+from harness import interleave, keep_memory, peak
 from sparring import recipes
 from sparring.ensembles import Ensemble, LaplacePriorityDropout, member_cross_entropy
 from sparring.players.attention_kernel import math_attention
@@ -180,9 +181,11 @@ def turns_of(step: Callable[[], None]) -> int:
     return max(1, round(LEAST_SECONDS / (time.process_time() - start)))
 
 
-def timed(chosen: Sequence[str], size: Size, rounds: int) -> tuple[dict[str, list[float]], int]:
+def timed(chosen: Sequence[str], size: Size, rounds: int, keep: bool) -> tuple[dict[str, list[float]], int]:
     """name -> median, low and high of the ratios to the plain step; and the turns of a round."""
     torch.set_num_threads(1)
+    if keep:
+        keep_memory()
     steps = {name: step_named(name, size) for name in chosen}
     for step in steps.values():
         step()  # with the one of `interleave` two: an objective's second step looks at its players with passes of their own
@@ -214,9 +217,9 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
     return answer
 
 
-def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, Any]]:
+def measure(axis: str, value: int, size: Size, rounds: int, keep: bool) -> list[dict[str, Any]]:
     chosen = names(axis, size)
-    ratios, turns = apart(timed, chosen, size, rounds)
+    ratios, turns = apart(timed, chosen, size, rounds, keep)
     memory = {name: apart(peak, step_named, name, size) for name in chosen}
     rows = []
     for name in chosen:
@@ -227,7 +230,14 @@ def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, An
         if name in BOUNDS:
             row["by_hand"] = BOUNDS[name](size.steps, *(ratios[part][0] for part in ("forward", "look", "second")))
         rows.append(
-            row | {"size": asdict(size), "turns": turns, "load": os.getloadavg()[0], "torch": torch.__version__}
+            row
+            | {
+                "size": asdict(size),
+                "turns": turns,
+                "kept": keep,
+                "load": os.getloadavg()[0],
+                "torch": torch.__version__,
+            }
         )
     return rows
 
@@ -242,6 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--axes", default=",".join(AXES))
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="time without page faults: the allocator gives nothing back"
+    )
     parser.add_argument("--out", type=Path, default=Path("growth.jsonl"))
     parser.add_argument("--draw", type=Path, help="the folder of the documentation: draw instead of measuring")
     options = parser.parse_args()
@@ -253,7 +266,7 @@ def main() -> None:
     for axis, value in ends_first(options.axes.split(",")):
         base, points = AXES[axis]
         if (axis, value) not in known:
-            for row in measure(axis, value, replace(base, **points[value]), options.rounds):
+            for row in measure(axis, value, replace(base, **points[value]), options.rounds, options.keep_memory):
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"
