@@ -3,7 +3,7 @@
     python benchmarks/bench_growth.py --rounds 3 --out growth.jsonl    # every axis; what the file has already is not run again
     python benchmarks/bench_growth.py --axes layers,steps --out growth.jsonl
     python benchmarks/bench_growth.py --axes steps --keep-memory --out kept.jsonl   # the allocator gives nothing back: no page faults
-    python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # the charts and tables of docs/growth.md from the file
+    python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # docs/growth.md from the file, and from kept.jsonl beside it
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
 reference is the plain step of the same model (for LPD of the same ensemble). The passes themselves are timed too, without the
@@ -248,6 +248,10 @@ def ends_first(axes: Sequence[str]) -> list[tuple[str, int]]:
     return ends + [(axis, value) for axis in axes for value in AXES[axis][1] if (axis, value) not in ends]
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -258,9 +262,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("growth.jsonl"))
     parser.add_argument("--draw", type=Path, help="the folder of the documentation: draw instead of measuring")
     options = parser.parse_args()
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    rows = read(options.out)
     if options.draw is not None:
-        write(rows, options.draw)
+        write(rows, options.draw, read(options.out.with_name("kept.jsonl")))
         return
     known = {(row["axis"], row["value"]) for row in rows}
     for axis, value in ends_first(options.axes.split(",")):
