@@ -2,9 +2,11 @@
 
 python benchmarks/bench_certified.py            # digits
 python benchmarks/bench_certified.py --resnet   # one CIFAR-sized image, the scaled-down network of the paper
+python benchmarks/bench_certified.py --resnet --width 16 --images 10   # a wider one: a line an image, time and peak memory
 """
 
 import argparse
+import resource
 import time
 from typing import get_args
 
@@ -73,21 +75,62 @@ def on_digits() -> None:
         print(ratio.row())
 
 
-def on_resnet() -> None:
+def on_resnet(width: int, radius: float) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net = ResNet18(width=4).eval()
+    net = ResNet18(width=width).eval()
     image = torch.rand(1, 3, 32, 32)
     target = net(image).argmax(1)
     for memory in (2**24, 2**26, 2**28):
         start = time.process_time()
-        lower = certify(net, image, target, sp.Linf(0.0005), memory=memory).lower.item()
+        lower = certify(net, image, target, sp.Linf(radius), memory=memory).lower.item()
+        spent = time.process_time() - start
         print(
-            f"ResNet-18 width 4, memory {memory >> 20:>4} MB: {time.process_time() - start:6.1f} s CPU, margin {lower:.6f}"
+            f"ResNet-18 width {width}, memory {memory >> 20:>4} MB: {spent:6.1f} s CPU, margin {lower:.6f}", flush=True
         )
 
 
+def on_images(width: int, images: int, radius: float) -> None:
+    """One call of `certify`, at its default memory, on random images and a network with random weights."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = ResNet18(width=width).eval()
+    x = torch.rand(images, 3, 32, 32)
+    targets = net(x).argmax(1)
+    before, start, done = peak(), time.process_time(), 0
+
+    def progress(where: str, share: float) -> None:
+        nonlocal done
+        if (through := int(images * share + 1e-6)) > done:
+            done, spent = through, time.process_time() - start
+            print(f"image {done:>2} of {images}: {spent:7.1f} s CPU so far, at most {peak():5.2f} GiB", flush=True)
+
+    found = certify(net, x, targets, sp.Linf(radius), progress=progress)
+    spent = time.process_time() - start
+    print(
+        f"margins {', '.join(f'{margin:.4f}' for margin in found.lower.tolist())}; {100 * found.share:.0f} % certified"
+    )
+    print(
+        f"ResNet-18 width {width}, {images} images, Linf({radius}): {spent:.0f} s CPU, {spent / images:.1f} s an image, "
+        f"{before:.2f} GiB before, at most {peak():.2f} GiB"
+    )
+
+
+def peak() -> float:
+    """The most memory that the process ever had, in GiB (Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resnet", action="store_true")
-    on_resnet() if parser.parse_args().resnet else on_digits()
+    parser.add_argument("--width", type=int, default=4)
+    parser.add_argument("--images", type=int, help="certify so many at once, instead of one with three sizes of memory")
+    parser.add_argument("--radius", type=float, default=0.0005)
+    options = parser.parse_args()
+    if options.images is not None:
+        on_images(options.width, options.images, options.radius)
+    elif options.resnet:
+        on_resnet(options.width, options.radius)
+    else:
+        on_digits()

@@ -2,7 +2,8 @@
 
     python benchmarks/bench_growth.py --rounds 3 --out growth.jsonl    # every axis; what the file has already is not run again
     python benchmarks/bench_growth.py --axes layers,steps --out growth.jsonl
-    python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # the charts and tables of docs/growth.md from the file
+    python benchmarks/bench_growth.py --axes steps --keep-memory --out kept.jsonl   # the allocator gives nothing back: no page faults
+    python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # docs/growth.md from the file, and from kept.jsonl beside it
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
 reference is the plain step of the same model (for LPD of the same ensemble). The passes themselves are timed too, without the
@@ -13,6 +14,8 @@ own: one for the time (CPU time, one thread, rounds interleaved), one for each m
 import argparse
 import json
 import multiprocessing
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +26,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 from growth_page import BOUNDS, write
-from harness import interleave, peak
+from harness import interleave, keep_memory, peak
 from sparring import recipes
 from sparring.ensembles import Ensemble, LaplacePriorityDropout, member_cross_entropy
 from sparring.players.attention_kernel import math_attention
@@ -55,6 +58,7 @@ AXES: dict[str, tuple[Size, dict[int, dict[str, int]]]] = {
     "batch": (Size(length=16), {n: {"batch": n} for n in (8, 32, 128)}),
     "sites": (Size(layers=24, length=32, batch=4), {n: {"sites": n} for n in (1, 6, 12, 24)}),
 }
+LEAST_SECONDS = 0.15  # of plain steps in one round
 ONLY_ONE_STEP = ("attention AT", "learned dropout")
 
 
@@ -169,20 +173,32 @@ def step_named(name: str, size: Size) -> Callable[[], None]:
     return step
 
 
-def timed(chosen: Sequence[str], size: Size, rounds: int) -> dict[str, list[float]]:
-    """name -> median, low and high of the ratios to the plain step."""
+def turns_of(step: Callable[[], None]) -> int:
+    """How many turns a round has: one step of a few milliseconds is all noise."""
+    step()
+    start = time.process_time()
+    step()
+    return max(1, round(LEAST_SECONDS / (time.process_time() - start)))
+
+
+def timed(chosen: Sequence[str], size: Size, rounds: int, keep: bool) -> tuple[dict[str, list[float]], int]:
+    """name -> median, low and high of the ratios to the plain step; and the turns of a round."""
+    torch.set_num_threads(1)
+    if keep:
+        keep_memory()
     steps = {name: step_named(name, size) for name in chosen}
     for step in steps.values():
         step()  # with the one of `interleave` two: an objective's second step looks at its players with passes of their own
     found: dict[str, list[float]] = {}
+    turns = turns_of(steps["plain"])
     for base in ("plain", "plain ensemble"):
         rest = {n: s for n, s in steps.items() if n != base and (n == "LPD") == (base == "plain ensemble")}
         rest.pop("plain", None), rest.pop("plain ensemble", None)
         if base in steps:
             rest |= passes(size) if base == "plain" else {}
-            for name, ratio in interleave((base, steps[base]), rest, rounds, repeats=1).items():
+            for name, ratio in interleave((base, steps[base]), rest, rounds, repeats=1, turns=turns).items():
                 found[name] = [ratio.median, ratio.low, ratio.high, ratio.seconds]
-    return found
+    return found, turns
 
 
 def apart(work: Callable[..., Any], *args: Any) -> Any:
@@ -201,9 +217,9 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
     return answer
 
 
-def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, Any]]:
+def measure(axis: str, value: int, size: Size, rounds: int, keep: bool) -> list[dict[str, Any]]:
     chosen = names(axis, size)
-    ratios = apart(timed, chosen, size, rounds)
+    ratios, turns = apart(timed, chosen, size, rounds, keep)
     memory = {name: apart(peak, step_named, name, size) for name in chosen}
     rows = []
     for name in chosen:
@@ -213,7 +229,16 @@ def measure(axis: str, value: int, size: Size, rounds: int) -> list[dict[str, An
         row |= {"seconds": seconds, "mib": memory[name], "memory": memory[name] / memory[base], "rounds": rounds}
         if name in BOUNDS:
             row["by_hand"] = BOUNDS[name](size.steps, *(ratios[part][0] for part in ("forward", "look", "second")))
-        rows.append(row | {"size": asdict(size)})
+        rows.append(
+            row
+            | {
+                "size": asdict(size),
+                "turns": turns,
+                "kept": keep,
+                "load": os.getloadavg()[0],
+                "torch": torch.__version__,
+            }
+        )
     return rows
 
 
@@ -223,22 +248,29 @@ def ends_first(axes: Sequence[str]) -> list[tuple[str, int]]:
     return ends + [(axis, value) for axis in axes for value in AXES[axis][1] if (axis, value) not in ends]
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--axes", default=",".join(AXES))
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="time without page faults: the allocator gives nothing back"
+    )
     parser.add_argument("--out", type=Path, default=Path("growth.jsonl"))
     parser.add_argument("--draw", type=Path, help="the folder of the documentation: draw instead of measuring")
     options = parser.parse_args()
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    rows = read(options.out)
     if options.draw is not None:
-        write(rows, options.draw)
+        write(rows, options.draw, read(options.out.with_name("kept.jsonl")))
         return
     known = {(row["axis"], row["value"]) for row in rows}
     for axis, value in ends_first(options.axes.split(",")):
         base, points = AXES[axis]
         if (axis, value) not in known:
-            for row in measure(axis, value, replace(base, **points[value]), options.rounds):
+            for row in measure(axis, value, replace(base, **points[value]), options.rounds, options.keep_memory):
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"

@@ -74,7 +74,22 @@ def table(rows: Sequence[Row], axis: str) -> list[str]:
     return [*found, "| *plain step* | | " + " | ".join(cells) + " |"]
 
 
-def write(rows: Sequence[Row], docs: Path) -> None:
+def kept_table(rows: Sequence[Row]) -> list[str]:
+    """Every point that was timed without page faults, one a column."""
+    points = list(dict.fromkeys((r["axis"], r["value"]) for r in rows))
+    head = " | ".join(f"{TITLES[axis].split(',')[0].split(' (')[0]} {value:,}" for axis, value in points)
+    found = ["### Without page faults", "", f"| method | {head} |", "|---" * (len(points) + 1) + "|"]
+    for name in BOUNDS:
+        mine = {(r["axis"], r["value"]): r for r in rows if r["method"] == name}
+        cells = [
+            f"{r['ratio']:.2f} of {r['by_hand']:.2f} [{r['low']:.2f}, {r['high']:.2f}]" if (r := mine.get(p)) else ""
+            for p in points
+        ]
+        found.append(f"| {name} | " + " | ".join(cells) + " |")
+    return [*found, ""]
+
+
+def write(rows: Sequence[Row], docs: Path, kept: Sequence[Row] = ()) -> None:
     """Charts into assets/growth, and the tables between the marks of growth.md."""
     folder = docs / "assets" / "growth"
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +101,7 @@ def write(rows: Sequence[Row], docs: Path) -> None:
             (folder / f"{axis}-{field}.svg").write_text(chart(rows, axis, field, label))
         body += [f"### {title[0].upper()}{title[1:]}", "", f"![Time against {title}](assets/growth/{axis}-ratio.svg)"]
         body += [f"![Memory against {title}](assets/growth/{axis}-memory.svg)", "", *table(rows, axis), ""]
+    body += kept_table(kept) if kept else []
     page = docs / "growth.md"
     before, _, rest = page.read_text().partition("<!-- made by bench_growth.py -->\n")
     _, _, after = rest.partition("<!-- end -->\n")

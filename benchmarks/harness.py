@@ -41,6 +41,7 @@ def interleave(
     variants: dict[str, Callable[[], object]],
     rounds: int = 7,
     repeats: int = 3,
+    turns: int = 1,
 ) -> dict[str, Ratio]:
     """Time every variant once per round beside the reference; return the ratios, the reference first (1.0).
 
@@ -49,6 +50,8 @@ def interleave(
         variants: name -> function, no arguments, one unit of work each.
         rounds: interleaved rounds (five at least for a figure worth quoting).
         repeats: calls per measurement; the mean of them counts.
+        turns: how often everything has its turn within a round; the mean counts. On a machine whose speed changes from second to
+            second, many turns of one call each meet the same conditions; many calls in a row do not.
     """
     torch.set_num_threads(1)
     name, base = reference
@@ -57,11 +60,15 @@ def interleave(
         work()
     seconds: dict[str, list[float]] = {key: [] for key in everything}
     for _ in range(rounds):
-        for key, work in everything.items():
-            start = time.process_time()
-            for _ in range(repeats):
-                work()
-            seconds[key].append((time.process_time() - start) / repeats)
+        spent = dict.fromkeys(everything, 0.0)
+        for _ in range(turns):
+            for key, work in everything.items():
+                start = time.process_time()
+                for _ in range(repeats):
+                    work()
+                spent[key] += time.process_time() - start
+        for key, total in spent.items():
+            seconds[key].append(total / (repeats * turns))
     ratios = {}
     for key, times in seconds.items():
         per_round = [t / max(r, 1e-12) for t, r in zip(times, seconds[name], strict=True)]

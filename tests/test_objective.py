@@ -333,3 +333,33 @@ def test_items_make_uneven_batches_one(reduction: Any) -> None:
     torch.testing.assert_close(
         objective(flat[:2], labels[:2], items=6) + objective(flat[2:], labels[2:], items=6), objective(flat, labels)
     )
+
+
+@pytest.mark.parametrize("name", ["vat", "smart", "salt", "free_lb", "free_at", "r_drop"])
+def test_a_batch_on_another_device_is_one_sentence(name: str) -> None:
+    """`meta` is a device like any other here: it refuses to mix."""
+    objective = getattr(recipes, name)(model(), sp.cross_entropy, **({} if name == "r_drop" else {"at": "0"}))
+    with pytest.raises(ValueError, match=r"targets are on meta and the objective's model on cpu: move them"):
+        list(objective.steps(X, Y.to("meta")))
+    objective.to("meta")
+    with pytest.raises(
+        ValueError,
+        match=r"batch is on cpu and the objective's model on meta: move one of them, such as objective\.to\(\"cpu",
+    ):
+        list(objective.steps(X, Y))
+
+
+def test_other_mistakes_are_not_blamed_on_devices() -> None:
+    """Some models take lengths on the CPU, wherever they are themselves."""
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            return self.fc(x[:, :3])
+
+    objective = sp.Objective(Narrow(), sp.cross_entropy)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        objective((X, torch.ones(5, device="meta")), Y)

@@ -13,6 +13,7 @@ from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label, sides_of
 from .passes.memory import Memory
+from .passes.places import elsewhere
 from .passes.step import Items, Reduction, Step, logits_of
 from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
@@ -142,8 +143,14 @@ class Objective(nn.Module):
         if len(self._devices) == 1:  # on the CPU every question is answered at once
             return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
         self._questions.settle()
-        with listening(self._questions if self.number else None):
-            return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
+        try:
+            with listening(self._questions if self.number else None):
+                return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
+        except RuntimeError as error:
+            where = elsewhere(error, self.model, inputs=inputs, targets=targets, valid=valid, unlabelled=unlabelled)
+            if where:
+                raise ValueError(where) from error
+            raise
 
     def _evaluate(
         self,

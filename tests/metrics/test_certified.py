@@ -17,8 +17,9 @@ from sparring.ensembles import Ensemble, LaplacePriorityDropout
 from sparring.lab.models.resnet import ResNet18
 from sparring.lab.models.small_cnn import SmallCNN
 from sparring.metrics.certified import UnsupportedOperation, certified_radius, certify, output_bounds
+from sparring.metrics.certified.backward import lower_bounds
 from sparring.metrics.certified.certificate import expected_memory
-from sparring.metrics.certified.crown import intervals, lower_bounds, per_row
+from sparring.metrics.certified.crown import intervals, per_row
 from sparring.metrics.certified.ops import Relu
 from sparring.metrics.certified.region import Region
 from sparring.metrics.certified.trace import trace

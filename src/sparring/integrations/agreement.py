@@ -1,9 +1,6 @@
-"""What must agree where a framework trains an objective: the processes with each other, a batch with its model."""
+"""What must agree where a framework trains an objective in several processes."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -41,31 +38,3 @@ def of_this_rank(objective: Objective) -> dict[str, Tensor]:
     """
     shared = {"_extra_state", *(name for name, _ in objective.named_buffers())}
     return {k: v for k, v in objective.state_dict().items() if k not in shared and not k.startswith("model.")}
-
-
-@contextmanager
-def explained(objective: Objective, batch: Any) -> Iterator[None]:
-    """Where a step fails: say so if the batch is on a device where the model has nothing."""
-    try:
-        yield
-    except RuntimeError as error:
-        homes = {tensor.device for tensor in (*objective.model.parameters(), *objective.model.buffers())}
-        for tensor in _tensors(batch):
-            if homes and tensor.device not in homes:
-                there = ", ".join(sorted(map(str, homes)))
-                raise ValueError(
-                    f"the batch is on {tensor.device} and the objective's model on {there}: move one of them, such as "
-                    f'objective.to("{tensor.device}")'
-                ) from error
-        raise
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, tuple | list):
-        for value in batch:
-            yield from _tensors(value)

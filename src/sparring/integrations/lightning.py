@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..objective import Objective
-from .agreement import check_ranks, explained, of_this_rank
+from .agreement import check_ranks, of_this_rank
 
 __all__ = ["Sparring"]
 
@@ -55,11 +55,7 @@ class Sparring:
         self._check()
         given = self.split_batch(batch)
         module: Any = self
-        if module.automatic_optimization:
-            with explained(self.objective, given):
-                loss = self.objective(*given)
-        else:
-            loss = self._by_hand(given)
+        loss = self.objective(*given) if module.automatic_optimization else self._by_hand(given)
         if getattr(getattr(module.trainer, "_logger_connector", None), "should_update_logs", True):
             found = {f"sparring/{key}": value for key, value in self.objective.diagnostics.items()}
             module.log_dict(found, logger=bool(module.trainer.loggers))
@@ -116,13 +112,12 @@ class Sparring:
         each = self.objective.update_each_loss
         total: Any = 0.0
         optimizer.zero_grad()
-        with explained(self.objective, given):
-            for loss in self.objective.steps(*given):
-                module.manual_backward(loss)
-                total = total + loss.detach()
-                if each:
-                    optimizer.step()
-                    optimizer.zero_grad()
+        for loss in self.objective.steps(*given):
+            module.manual_backward(loss)
+            total = total + loss.detach()
+            if each:
+                optimizer.step()
+                optimizer.zero_grad()
         if not each:
             optimizer.step()
             optimizer.zero_grad()

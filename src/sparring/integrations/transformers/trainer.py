@@ -18,7 +18,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...objective import Objective
-from ..agreement import check_ranks, explained, of_this_rank
+from ..agreement import check_ranks, of_this_rank
 from .framework import check_trainer, counted, framework_loss, shifted_logits, shifts, split
 
 Recipe = Callable[..., Objective]
@@ -75,7 +75,7 @@ class Sparring:
         def ask() -> Tensor:
             return self.objective(batch, targets, valid, items=items, part=None if parts == 1 else part)
 
-        with bare(raw), explained(self.objective, batch):
+        with bare(raw):
             for part in range(parts):
                 last = each or part == parts - 1
                 with nullcontext() if last else trainer.accelerator.no_sync(model):

@@ -5,23 +5,25 @@ linear function of the output back to the input, where its minimum over the regi
 list of *rows*, one for each (example, linear function) pair, cut into pieces that fit in `memory` bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .ops import AFFINE, Relu, Source, Sum
+from .backward import Bounds, both_bounds, lower_bounds
+from .ops import Relu, Source, Sum
+from .patches import Window
 from .region import Region
 from .trace import Graph
 
-Bounds = tuple[Tensor, Tensor]
 Method = Literal["crown", "crown-ibp", "ibp"]
 Progress = Callable[[str, float], None]
-COPIES = (
-    12  # of a row's widest shape, alive at once while it passes one operation: measured, torch's own buffers among them
-)
+# Of a row's widest shape, alive at once while it passes one operation: measured, torch's own buffers among them.
+COPIES = 12
+# Lines and columns of a map whose units walk back together: they see nearly the same window of the input.
+TILE = 4
 
 
 def intervals(
@@ -60,76 +62,6 @@ def intervals(
     return bounds
 
 
-def lower_bounds(
-    graph: Graph,
-    region: Region,
-    bounds: dict[int, Bounds],
-    target: int,
-    rows: Tensor,
-    example: Tensor,
-    through_relu: bool = True,
-) -> Tensor:
-    """Least value of each row of linear functions of node `target`, (R,).
-
-    Args:
-        graph: the traced network.
-        region: the inputs allowed.
-        bounds: pre-activation bounds of every ReLU that `target` depends on.
-        target: position of the node the rows read.
-        rows: (R, *shape of target) coefficients.
-        example: (R,) which example of the region each row is about.
-        through_relu: False stops at the first ReLUs on the way and uses their intervals (interval bounds with the
-            last affine layers merged, as eq. 8 does).
-    """
-    pending = {target: rows}
-    total = rows.new_zeros(len(rows))
-    for position in range(target, -1, -1):
-        if position not in pending:
-            continue
-        node, row = graph[position], pending.pop(position)
-        if isinstance(node.op, Source):
-            total = total + region.minimum(row, example)
-            continue
-        if isinstance(node.op, Sum):
-            passed = [row * factor for factor in node.op.factors]
-        elif isinstance(node.op, AFFINE):
-            total = total + node.op.constant(row)
-            passed = [node.op.back(row, graph[node.parents[0]].shape)]
-        elif through_relu:
-            row, constant = _relax(row, bounds[node.parents[0]], example)
-            total = total + constant
-            passed = [row]
-        else:
-            lower, upper = (side.relu()[example] for side in bounds[node.parents[0]])
-            total = total + (row.clamp(min=0) * lower + row.clamp(max=0) * upper).flatten(1).sum(1)
-            continue
-        for parent, part in zip(node.parents, passed, strict=True):
-            pending[parent] = pending[parent] + part if parent in pending else part
-    return total
-
-
-def _relax(row: Tensor, bounds: Bounds, example: Tensor) -> tuple[Tensor, Tensor]:
-    """Pass lower-bounding rows back through a ReLU: positive coefficients take the line below, negative the one above.
-
-    The line above joins the end points; the line below is 0 or the identity, whichever leaves the smaller area.
-    """
-    lower, upper = (side[example[:1]] for side in bounds) if _alone(example) else bounds
-    dead, alive = upper <= 0, lower >= 0
-    width = torch.where(dead | alive, torch.ones_like(upper), upper - lower)
-    above = torch.where(dead, 0.0, torch.where(alive, 1.0, upper / width)).to(row.dtype)
-    below = torch.where(alive, 1.0, torch.where(dead, 0.0, (upper > -lower).to(row.dtype)))
-    intercept = torch.where(dead | alive, torch.zeros_like(upper), -lower * above)
-    negative = row.clamp(max=0)
-    if _alone(example):  # one set of lines serves all rows: nothing to gather
-        return torch.where(row < 0, above, below) * row, negative.flatten(1) @ intercept.flatten()
-    constant = (negative * intercept[example]).flatten(1).sum(1)
-    return torch.where(row < 0, above[example], below[example]) * row, constant
-
-
-def _alone(example: Tensor) -> bool:
-    return bool((example == example[0]).all())
-
-
 def per_row(graph: Graph, dtype: torch.dtype) -> int:
     """Bytes that one row takes on its way back to the input."""
     return COPIES * max(prod(node.shape) for node in graph) * dtype.itemsize
@@ -160,22 +92,61 @@ def tighten(
     for done, position in enumerate(before_relu):
         intervals(graph, region, bounds, until=position)
         if method == "crown":
-            bounds[position] = _refine(graph, region, bounds, position, memory)
+            bounds[position] = refine(graph, region, bounds, position, memory)
         if progress is not None:
             progress(graph[position].name, (done + 1) / len(before_relu))
     return intervals(graph, region, bounds)
 
 
-def _refine(graph: Graph, region: Region, bounds: dict[int, Bounds], position: int, memory: int) -> Bounds:
-    """CROWN bounds for the units of one node whose interval straddles zero; for the others nothing can be gained."""
+def refine(graph: Graph, region: Region, bounds: dict[int, Bounds], position: int, memory: int) -> Bounds:
+    """Bounds for the units of one node whose interval straddles zero; for the others nothing can be gained.
+
+    One walk back bounds a unit from both sides, a little loosely; CROWN's two walks are for those whose sign is then still open.
+    """
     lower, upper = (side.flatten(1).clone() for side in bounds[position])
-    example, unit = ((lower < 0) & (upper > 0)).nonzero(as_tuple=True)
     shape = graph[position].shape
+    for who, which, window in _tiles(lower, upper, graph, position, memory):
+        rows = _units(which, shape, window, 1.0, lower)
+        low, high = both_bounds(graph, region, bounds, position, rows, who, window)
+        lower[who, which] = torch.maximum(lower[who, which], low)
+        upper[who, which] = torch.minimum(upper[who, which], high)
     for sign, side in ((1.0, lower), (-1.0, upper)):
-        for piece in pieces(len(example), graph, lower.dtype, memory):
-            who, which = example[piece.start : piece.stop], unit[piece.start : piece.stop]
-            rows = lower.new_zeros(len(who), lower.shape[1]).scatter_(1, which[:, None], sign)
-            found = sign * lower_bounds(graph, region, bounds, position, rows.reshape(-1, *shape), who)
-            better = torch.maximum if sign > 0 else torch.minimum
+        better = torch.maximum if sign > 0 else torch.minimum
+        for who, which, window in _tiles(lower, upper, graph, position, memory):
+            rows = _units(which, shape, window, sign, lower)
+            found = sign * lower_bounds(graph, region, bounds, position, rows, who, window=window)
             side[who, which] = better(side[who, which], found)
     return lower.reshape(-1, *shape), torch.maximum(upper, lower).reshape(-1, *shape)
+
+
+def _tiles(
+    lower: Tensor, upper: Tensor, graph: Graph, position: int, memory: int
+) -> Iterator[tuple[Tensor, Tensor, Window | None]]:
+    """(examples, units, their window of the map) of the units whose sign is open, in pieces that fit in `memory`."""
+    example, unit = ((lower < 0) & (upper > 0)).nonzero(as_tuple=True)
+    shape = graph[position].shape
+    tiles: list[tuple[Tensor, Window | None]] = [(torch.arange(len(unit), device=unit.device), None)]
+    if len(shape) == 3:
+        corners = [(top, left) for top in range(0, shape[1], TILE) for left in range(0, shape[2], TILE)]
+        line, column = unit // shape[2] % shape[1], unit % shape[2]
+        tiles = [
+            (
+                ((line // TILE == top // TILE) & (column // TILE == left // TILE)).nonzero()[:, 0],
+                ((top, min(top + TILE, shape[1])), (left, min(left + TILE, shape[2]))),
+            )
+            for top, left in corners
+        ]
+    for inside, window in tiles:
+        for piece in pieces(len(inside), graph, lower.dtype, memory):
+            chosen = inside[piece.start : piece.stop]
+            yield example[chosen], unit[chosen], window
+
+
+def _units(unit: Tensor, shape: tuple[int, ...], window: Window | None, sign: float, like: Tensor) -> Tensor:
+    """Rows that read one unit each, (R, *shape) or the window of it."""
+    if window is not None:
+        (top, bottom), (left, right) = window
+        channel, line, column = unit // (shape[1] * shape[2]), unit // shape[2] % shape[1], unit % shape[2]
+        shape = (shape[0], bottom - top, right - left)
+        unit = (channel * shape[1] + line - top) * shape[2] + column - left
+    return like.new_zeros(len(unit), prod(shape)).scatter_(1, unit[:, None], sign).reshape(-1, *shape)

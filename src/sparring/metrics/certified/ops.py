@@ -51,20 +51,28 @@ class Conv2d:
         return F.conv2d(radius, self.weight.abs(), None, self.stride, self.padding, self.dilation, self.groups)
 
     def back(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-        kernel = self.weight.shape[-2:]
-        around = (kernel[0] - 1 - self.padding[0], kernel[1] - 1 - self.padding[1])
-        simple = self.stride == self.dilation == (1, 1) and self.groups == 1 and min(around) >= 0
-        if simple and self.weight.shape[1] < 8:
-            # The same map as a plain convolution, which torch runs four times faster for few channels.
-            return F.conv2d(rows, self.weight.transpose(0, 1).flip(2, 3), padding=around)
-        extra = [
-            shape[i + 1]
-            - ((rows.shape[i + 2] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (kernel[i] - 1) + 1)
-            for i in range(2)
-        ]
-        return F.conv_transpose2d(
-            rows, self.weight, None, self.stride, self.padding, (extra[0], extra[1]), self.groups, self.dilation
-        )
+        lines, columns = rows.shape[2:]
+        found, ((top, bottom), (left, right)) = self.back_window(rows, ((0, lines), (0, columns)), shape)
+        around = (left, shape[2] - right, top, shape[1] - bottom)  # what no window of the kernel reads
+        return F.pad(found, around) if any(around) else found
+
+    def back_window(
+        self, rows: Tensor, window: tuple[tuple[int, int], tuple[int, int]], shape: tuple[int, ...]
+    ) -> tuple[Tensor, tuple[tuple[int, int], tuple[int, int]]]:
+        """Rows that hold a window of the outputs alone, and the window of inputs (of `shape`) that those read."""
+        # With the channels last torch runs it up to four times faster on a CPU, and what comes out stays so.
+        rows, weight = (x.contiguous(memory_format=torch.channels_last) for x in (rows, self.weight))
+        found = F.conv_transpose2d(rows, weight, None, self.stride, 0, 0, self.groups, self.dilation)
+        spans = []
+        for i in range(2):
+            start = window[i][0] * self.stride[i] - self.padding[i]
+            first, last = max(start, 0), min(start + found.shape[i + 2], shape[i + 1])
+            if first < last:
+                found = found.narrow(i + 2, first - start, last - first)
+            else:  # nothing but padding is read
+                first, last, found = 0, 1, torch.zeros_like(found.narrow(i + 2, 0, 1))
+            spans.append((first, last))
+        return found, (spans[0], spans[1])
 
     def constant(self, rows: Tensor) -> Tensor | float:
         return 0.0 if self.bias is None else rows.sum((2, 3)) @ self.bias
@@ -181,6 +189,7 @@ class Source:
 
 
 Op = Linear | Conv2d | ChannelAffine | AveragePool | Reshape | Mean | Relu | Sum | Source
+Affine = Linear | Conv2d | ChannelAffine | AveragePool | Reshape | Mean
 AFFINE = (Linear, Conv2d, ChannelAffine, AveragePool, Reshape, Mean)
 
 
