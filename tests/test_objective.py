@@ -221,7 +221,7 @@ def test_a_used_objective_can_be_copied_and_keeps_nothing_of_its_step(steps: lis
     torch.manual_seed(1)
     assert torch.equal(mine, twin(x, y))
     assert twin.diagnostics == objective.diagnostics
-    assert twin._layout.matches[twin.terms[0].at]["0"] is twin.model[0]
+    assert twin._ground.layout.matches[twin.terms[0].at]["0"] is twin.model[0]
     last = weakref.ref(steps[-1])
     del mine
     steps.clear()

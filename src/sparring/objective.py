@@ -9,15 +9,13 @@ from torch import Tensor, nn
 
 from .late import Questions, listening
 from .nn.randomness import devices_of
+from .passes.ground import Ground
 from .passes.joint import joined
 from .passes.layout import Layout
-from .passes.masks import Masks, ValidMask, ignored_label, sides_of
-from .passes.memory import Memory
+from .passes.masks import Masks, ValidMask, ignored_label
 from .passes.places import elsewhere
 from .passes.step import Items, Reduction, Step, logits_of
-from .passes.tape import Prefix, Tape
 from .passes.wrapped import wrapper_of
-from .sites.site import Site
 from .terms.checks import apart, check_model, check_terms
 from .terms.interaction import GATES, measure
 from .terms.playable import Leading, Playable
@@ -94,10 +92,7 @@ class Objective(nn.Module):
         ]
         self.stateful = nn.ModuleList(term for term in self.terms if isinstance(term, nn.Module))
         self.number = 0
-        self._prefixes: dict[frozenset[Site], Prefix] = {}
-        self._layout: Layout | None = None
-        self._devices = devices_of(model)
-        self._memory = Memory()
+        self._ground = Ground(devices=devices_of(model))
         self._notes: dict[str, Any] = {}
         self._shares = ClassShares()
         self._questions = Questions()
@@ -140,12 +135,13 @@ class Objective(nn.Module):
             )
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
-        if len(self._devices) == 1:  # on the CPU every question is answered at once
-            return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
-        self._questions.settle()
+        batch = inputs, targets, valid, unlabelled, unlabelled_valid, items, part
         try:
+            if len(self._ground.devices) == 1 and not self._questions.waiting:
+                return self._evaluate(*batch)  # on the CPU every question is answered at once
+            self._questions.settle()
             with listening(self._questions if self.number else None):
-                return self._evaluate(inputs, targets, valid, unlabelled, unlabelled_valid, items, part)
+                return self._evaluate(*batch)
         except RuntimeError as error:
             where = elsewhere(error, self.model, inputs=inputs, targets=targets, valid=valid, unlabelled=unlabelled)
             if where:
@@ -247,52 +243,34 @@ class Objective(nn.Module):
                 "players need gradients: evaluate an objective under torch.no_grad(), not inference_mode()"
             )
         sites = terms[0].sites if len(terms) == 1 else tuple(dict.fromkeys([s for term in terms for s in term.sites]))
-        layout = Layout.of(self.model, sites, self._layout)
-        if layout is not self._layout:
-            self._prefixes.clear()
-            self._sides = sides_of(self.model)
-            self._layout = layout
+        model, ground = self.model, self._ground
+        layout = ground.look(model, sites)
         if valid is None and self.options["valid"] is not None:
             valid = self.options["valid"](inputs)
-        devices = layout.devices()
-        if devices is not self._devices:
-            self.__dict__["_devices"] = devices
-        masks = Masks.of(valid, inputs, targets, bool(self._sides), ignored_label(self.loss), labelled is not None)
+        masks = Masks.of(valid, inputs, targets, bool(ground.sides), ignored_label(self.loss), labelled is not None)
         step = Step(
-            self.model,
+            model,
             inputs,
             targets,
             sites,
             self.loss,
             self.options["outputs"] or logits_of,
             masks,
-            devices,
+            ground.devices,
             layout,
-            self._sides,
+            ground.sides,
             self.number,
             labelled,
             self.options["reduction"],
             items,
-            self._tapes(terms) if sites and self.options["replay"] else {},
+            ground.tapes(term.sites for term in terms) if sites and self.options["replay"] else {},
             speaker=speaker,
-            memory=self._memory,
+            memory=ground.memory,
         )
         for measured, every in self._measured:
             if self.number % every == 0:
                 step.cache[measured] = True
         return step
-
-    def _tapes(self, terms: Sequence[Playable]) -> dict[frozenset[Site], Tape]:
-        tapes = {}
-        for term in terms:
-            if term.sites:
-                group = frozenset(term.sites)
-                prefix = self._prefixes.get(group)
-                if prefix is None:
-                    prefix = self._prefixes[group] = Prefix()
-                if prefix.units != {}:  # nothing runs before the site
-                    tapes[group] = Tape(group, prefix)
-        return tapes
 
     def _settle(self, step: Step, terms: Sequence[Playable]) -> Tensor:
         """What is left of the clean loss plus every term's charge, each its own mean."""
@@ -341,8 +319,7 @@ class Objective(nn.Module):
         if not terms or not all(term.joint for term in terms):
             return False
         if separate is None:
-            layout = Layout.of(self.model, (), self._layout)
-            return not layout.batch_statistics
+            return not Layout.of(self.model, (), self._ground.layout).batch_statistics
         return not separate
 
     def _finish(self, step: Step, total: Tensor) -> None:

@@ -49,10 +49,7 @@ class FastGradient(InBall):
         scale = self.start / ball.radius if self.start else 0.0
         leaps: list[Tensor] = []
         unperturbed: Tensor | None = None
-        if self.start:
-            points = [self._point(slot, scale) for slot in slots]
-        else:
-            points = [working_copy(slot) for slot in slots]
+        points = [self._point(slot, scale) if self.start else working_copy(slot) for slot in slots]
         for _ in range(self.steps):
             points = [leap * scale for leap in leaps] or points
             if ball.box is not None:
