@@ -64,6 +64,14 @@ def test_runs_are_probed_and_drawn_side_by_side(tmp_path: Path, capsys: pytest.C
         probe_run(folder, "rte")
 
 
+def test_a_probe_that_never_saw_a_class_is_refused(tmp_path: Path) -> None:
+    """Its rows would be counted as other classes."""
+    execute(task("snli").setting("plain", overrides=SHORT), tmp_path)
+    assert len(probe_run(tmp_path, "snli", examples=40)["accuracy"]) == 10
+    with pytest.raises(LabError, match="2 examples of snli do not show all of its classes"):
+        probe_run(tmp_path, "snli", examples=2)
+
+
 def test_the_report_shows_training_and_validation_loss_in_one_picture(tmp_path: Path) -> None:
     for method in ("plain", "salt"):
         setting = task("rte").setting(method, overrides={**SHORT, "epochs": 2})

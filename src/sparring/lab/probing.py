@@ -114,7 +114,10 @@ def probe_run(folder: Path, name: str, data: Path | None = None, examples: int =
     figures: dict[str, list[float]] = {}
     for seed in range(SEEDS):
         index = torch.from_numpy(np.random.default_rng(seed).permutation(len(known))[:size])
-        probe = Probe(known[index], other.train.targets[index])
+        wanted = other.train.targets[index]
+        if not wanted.is_floating_point() and len(wanted.unique()) < len(other.train.targets.unique()):
+            raise LabError(f"{size} examples of {name} do not show all of its classes; a probe needs more of them")
+        probe = Probe(known[index], wanted)
         for figure, value in entry.evaluate(probe, split, setting).items():
             figures.setdefault(figure, []).append(value)
     note = f"linear probes on frozen features, {size} examples, {SEEDS} seeds"

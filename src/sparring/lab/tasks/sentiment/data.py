@@ -23,6 +23,7 @@ from ...data.ragged import Lexicon, Ragged
 from ...data.records import Texts, holdout
 from ...data.vectors import vectors
 from ...data.vocabulary import Vocabulary
+from ...errors import LabError
 from ...task import Data, Setting, Split
 from ...text import Text
 from ..attention.made_up import made_up
@@ -68,6 +69,8 @@ def no_more() -> list[str]:
 def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...]) -> Reviews:
     """All that both stages need, read once per process."""
     labelled, unlabelled, held, tested, minimum, largest = shapes
+    if held < 1:
+        raise LabError(f"held={held} does not fit; at least one review must be held out to validate")
     lexicon = Lexicon()
 
     def numbered(texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -86,6 +89,8 @@ def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...])
             for part in (known.take(fit), known.take(valid), some(unseen, tested))
         )
         rest = np.setdiff1d(np.arange(len(known)), np.concatenate([fit, valid]))
+        if unlabelled < len(rest):  # the files come class by class: the first ones would all be of one
+            rest = np.sort(np.random.default_rng(1).permutation(rest)[:unlabelled])
         texts = [known.first[i] for i in rest]  # their labels are not used
         if unlabelled > len(texts):
             texts += free()
