@@ -15,6 +15,7 @@ import torch
 import sparring as sp
 from sparring.lab.models.recurrent import SequenceClassifier
 from sparring.lab.registry import task
+from sparring.lab.studies.library import studies
 from sparring.lab.tasks.sequences.task import order, sequences
 
 SEQUENCES = [
@@ -103,6 +104,24 @@ PINNED = [(name, *row) for name, rows in TABLES.items() for row in rows]
 @pytest.mark.parametrize(("name", "method", "setting", "value", "source"), PINNED)
 def test_the_paper_scale_is_its_source(name: str, method: str, setting: str, value: object, source: str) -> None:
     assert task(name).setting(method, "paper")[setting] == value, source
+
+
+REPORTED = {
+    "add-smnist": {"plain": 1.018, "variational_dropout": 0.721, "fraternal_dropout": 0.720, "adversarial_dropout": 0.705, "adversarial_dropout_k2": 0.644},
+    "add-language-model": {"plain": 58.3, "fraternal_dropout": 56.8, "adversarial_dropout": 56.4},
+    "add-sentiment": {"plain": 7.164, "vat": 5.914, "adversarial_dropout": 6.155, "adversarial_dropout_vat": 5.715},
+    "salt-translation": {"plain": 34.7, "smart": 35.5, "salt": 36.8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(REPORTED))
+def test_what_a_study_expects_is_what_its_table_reports(name: str) -> None:
+    """P tables 1 to 3 (test error, test perplexity), Z table 2; half of it decides when a claim counts as refuted."""
+    study = studies()[name]
+    for expect in study.expects:
+        if expect.effect is not None:
+            gain = study.gain(before=REPORTED[name][expect.than], after=REPORTED[name][expect.arm])
+            assert expect.effect == pytest.approx(gain, abs=1e-9), expect
 
 
 def test_updates_of_the_text_tasks() -> None:
