@@ -15,6 +15,7 @@ from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
 from sparring.lab.tasks.sentiment.task import adopt
+from sparring.lab.training.train import undisturbed
 
 SMALL = ["--scale", "small", "--set", "vectors=", "--set", "size=8", "--set", "hidden=60", "--set", "held=4", "--set", "epochs=1",
          "--set", "epoch_batches=2", "--set", "batch=2", "--set", "labelled=8", "--set", "minimum=1", "--set", "first_epochs=1"]  # fmt: skip
@@ -108,6 +109,35 @@ def test_the_adversary_of_the_language_model_flips_a_share_of_every_row() -> Non
     session.objective(inputs, targets)
     flips = session.objective.diagnostics["adversarial_dropout/flips"]
     assert 0 < flips <= int(0.1 * session.setting["size"])  # the mean over rows; `delta` of a row at most
+
+
+@pytest.mark.parametrize("name", ["ptb", "imdb-words"])
+def test_perplexity_is_that_of_every_word_however_the_windows_fall(name: str) -> None:
+    """Ten columns read in one go, the whole vocabulary, against windows of which the last is shorter."""
+    session = session_of(name, "plain")
+    words = session.data.validation.inputs[: session.setting.values.get("scored")]
+    steps = len(words) // 10
+    columns = words[: 10 * steps].view(10, steps)
+    with undisturbed(session.model), torch.no_grad():
+        found = session.task.evaluate(session.model, session.data.validation, session.setting)
+        states = session.model(columns[:, :-1]).outputs[..., : session.model.table.shape[1]]
+        logits = states @ session.model.table.t() + session.model.bias
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), columns[:, 1:].flatten())
+    assert (steps - 1) % (70 if name == "ptb" else session.setting["window"]), "the last window must be shorter"
+    assert found["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(float(loss.exp()), rel=1e-4)
+
+
+def test_both_stages_start_from_given_word_vectors(tmp_path: Path) -> None:
+    (reviews(tmp_path) / "glove").mkdir()
+    (tmp_path / "glove/g.txt").write_text("film 4 5 6\nnowhere 7 8 9\ngood 1 2 3\n")
+    changes = {"labelled": 8, "held": 4, "unlabelled": 20, "minimum": 1, "size": 3, "hidden": 5, "vectors": "glove/g.txt"}
+    for name in ("imdb-words", "imdb"):
+        session = prepare(task(name).setting("plain", "small", data=tmp_path, overrides=changes))
+        row, table = session.data.extra["vocabulary"].index, session.model.embedding.weight
+        assert table[row["good"]].tolist() == [1, 2, 3]
+        assert table[row["film"]].tolist() == [4, 5, 6]
+        assert float(table[row["plot"]].detach().abs().max()) < 1, "drawn"
 
 
 def test_reviews_of_a_folder_are_read_in_both_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
