@@ -190,6 +190,17 @@ def test_any_folder_that_transformers_saves(tmp_path: Path) -> None:
         prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(tmp_path / "empty")}))
 
 
+def test_no_dropout_means_none_at_all(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = small_folder(tmp_path / "bert")
+    for rate in (0.0, 0.3):
+        session = prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(folder), "dropout": rate}))
+        inputs, _ = session.data.train.batch(slice(0, 16))
+        first, second = (session.model.train()(**inputs).logits for _ in range(2))
+        assert torch.equal(first, second) == (rate == 0)
+    assert session.model.config.attention_probs_dropout_prob == 0.1, "attention keeps its own rate otherwise"
+
+
 def test_sentences_of_real_files(data_folder: Path) -> None:
     for name, tested, classes in (("rte", 277, 2), ("sst-2", 872, 2), ("snli", 9824, 3)):
         changes = {"encoder": "scratch", "examples": 50}

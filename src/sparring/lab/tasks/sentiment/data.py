@@ -60,8 +60,8 @@ def read(name: str, folder: Path | None) -> tuple[Texts, Texts, Callable[[], lis
 def no_more() -> list[str]:
     """The stand-in for Elec has labelled reviews only."""
     raise DataError(
-        "the stand-in for Elec has no reviews beyond its labelled ones; put elec-25k-train.txt.tok, its .cat and "
-        "elec-25k-unlab00.txt.tok of Johnson and Zhang under elec/, or --set unlabelled=0"
+        "the stand-in for Elec has no reviews beyond its labelled ones; put elec-25k-train and elec-test (.txt.tok and .cat), "
+        "elec-25k-unlab00.txt.tok and elec-25k-unlab01.txt.tok of Johnson and Zhang under elec/, or --set unlabelled=0"
     )
 
 
