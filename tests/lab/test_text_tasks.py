@@ -131,7 +131,15 @@ def test_perplexity_is_that_of_every_word_however_the_windows_fall(name: str) ->
 def test_both_stages_start_from_given_word_vectors(tmp_path: Path) -> None:
     (reviews(tmp_path) / "glove").mkdir()
     (tmp_path / "glove/g.txt").write_text("film 4 5 6\nnowhere 7 8 9\ngood 1 2 3\n")
-    changes = {"labelled": 8, "held": 4, "unlabelled": 20, "minimum": 1, "size": 3, "hidden": 5, "vectors": "glove/g.txt"}
+    changes = {
+        "labelled": 8,
+        "held": 4,
+        "unlabelled": 20,
+        "minimum": 1,
+        "size": 3,
+        "hidden": 5,
+        "vectors": "glove/g.txt",
+    }
     for name in ("imdb-words", "imdb"):
         session = prepare(task(name).setting("plain", "small", data=tmp_path, overrides=changes))
         row, table = session.data.extra["vocabulary"].index, session.model.embedding.weight

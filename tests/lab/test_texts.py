@@ -121,7 +121,9 @@ def test_a_crash_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, metho
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_crash_around_the_switch_to_averaging_changes_nothing(tmp_path: Path, late: int) -> None:
     """The mean begins with the update after the epoch whose score was worse; a run cut there, or right after, knows it."""
-    setting = reading.READ.setting("plain", overrides={"average": "stalled", "average_patience": 0, "epochs": 4, "lr": 8.0})
+    setting = reading.READ.setting(
+        "plain", overrides={"average": "stalled", "average_patience": 0, "epochs": 4, "lr": 8.0}
+    )
     ends: list[int] = []
 
     def note(session) -> None:
