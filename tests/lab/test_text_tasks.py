@@ -279,6 +279,9 @@ def test_fine_tuning_keeps_dropout_and_activation_regularisers(method: str, scal
     assert {name: then[name] for name in same} == {name: first[name] for name in same}
     stage = task("ptb-tuned").stage.run(task("ptb-tuned").setting(method, scale, overrides={"alpha": 0.5}))
     assert stage["alpha"] == 0.5
+    if "weight" in first:
+        stage = task("ptb-tuned").stage.run(task("ptb-tuned").setting(method, scale, overrides={"weight": 0.7}))
+        assert stage["weight"] == 0.7, "what the first run charges can be chosen here"
 
 
 def test_penalties_over_the_vocabulary_reach_the_lab() -> None:

@@ -6,15 +6,16 @@ fraternal dropout 58.9 / 56.8, adversarial dropout 58.7 / 56.4; WikiText-2 68.6 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from ...models.language import AWDLSTM, VocabularyHead
 from ...models.language.vocabulary import check_vocabulary, mark
-from ...task import Data, Method, Setting, Split, Stage, Task, Value
+from ...task import Data, Setting, Split, Stage, Task, Value
 from ...text import Text
 from .data import loader
-from .methods import METHODS, OFF, plain
+from .methods import METHODS, plain
 
 COLUMNS, WINDOW = 10, 70  # of evaluation
 
@@ -122,14 +123,15 @@ def fine_tuned(base: Task) -> Task:
     """Training once more from the weights of each method and seed: averaged from the start, without a penalty.
 
     It ends when the best validation score is six epochs old. AWD-LSTM's fine-tuning ends when a score is above the best of
-    those that are more than five epochs old: the same, unless a better one came in between.
+    those that are more than five epochs old: the same, unless a better one came in between. The settings of a method go on
+    to the run that it starts from.
     """
     own: dict[str, Value] = {"average": "always", "patience": 6, "first_epochs": 0}
     lengths = {"tiny": 1, "small": 6, "paper": 500}
     scales = {scale: {**values, **own, "epochs": lengths[scale]} for scale, values in base.scales.items()}
     scales["tiny"]["first_epochs"] = 1
     methods = tuple(
-        Method(method.name, method.summary + ", then fine-tuned", plain, kept(method)) for method in base.methods
+        replace(method, summary=method.summary + ", then fine-tuned", objective=plain) for method in base.methods
     )
 
     def first(setting: Setting) -> Setting:
@@ -152,11 +154,6 @@ def fine_tuned(base: Task) -> Task:
         stage=Stage(first, adopt),
         paper=base.paper,
     )
-
-
-def kept(method: Method) -> dict[str, Value]:
-    """What goes on as it was: which activation regularisers a method drops (AR, TAR), and its rates of random masks."""
-    return {name: value for name, value in method.settings.items() if name in OFF or name.startswith("drop_")}
 
 
 def adopt(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
