@@ -81,6 +81,9 @@ STEPS: dict[str, Callable[[nn.Module], sp.Objective]] = {
     "adversarial dropout, K = 2": lambda model: sp.recipes.adversarial_dropout(
         model, sp.cross_entropy, ball=sp.Flips(0.06), steps=2
     ),
+    "adversarial dropout, K = 2, both ways": lambda model: sp.recipes.adversarial_dropout(
+        model, sp.cross_entropy, by=sp.GreedyFlip(sp.Flips(0.06), steps=2, both_ways=True)
+    ),
     "variational dropout": lambda model: sp.recipes.variational_dropout(model, sp.cross_entropy),
     "fraternal dropout": lambda model: sp.recipes.fraternal_dropout(model, sp.cross_entropy),
 }

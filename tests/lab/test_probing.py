@@ -64,6 +64,27 @@ def test_runs_are_probed_and_drawn_side_by_side(tmp_path: Path, capsys: pytest.C
         probe_run(folder, "rte")
 
 
+def test_what_a_probe_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task's words have other numbers: an encoder that only *may* be pretrained does not read them."""
+    execute(task("sst").setting("plain", overrides={"epochs": 1}), tmp_path / "attention")
+    with pytest.raises(LabError, match="encoder=lstm knows only its own words; probe sst"):
+        probe_run(tmp_path / "attention", "imdb-attention")
+    with pytest.raises(LabError, match="sst cannot score a linear probe"):
+        probe_run(tmp_path / "attention", "sst")
+    monkeypatch.setattr("sparring.lab.tasks.glue.pretrained.minilm_folder", lambda: None)
+    execute(task("sst-2").setting("plain", overrides={**SHORT, "encoder": "auto"}), tmp_path / "auto")
+    with pytest.raises(LabError, match="encoder=auto knows only its own words; probe sst-2"):
+        probe_run(tmp_path / "auto", "cola")
+
+
+def test_a_probe_that_never_saw_a_class_is_refused(tmp_path: Path) -> None:
+    """Its rows would be counted as other classes."""
+    execute(task("snli").setting("plain", overrides=SHORT), tmp_path)
+    assert len(probe_run(tmp_path, "snli", examples=40)["accuracy"]) == 10
+    with pytest.raises(LabError, match="2 examples of snli do not show all of its classes"):
+        probe_run(tmp_path, "snli", examples=2)
+
+
 def test_the_report_shows_training_and_validation_loss_in_one_picture(tmp_path: Path) -> None:
     for method in ("plain", "salt"):
         setting = task("rte").setting(method, overrides={**SHORT, "epochs": 2})

@@ -11,9 +11,11 @@ from sparring.lab.cli.main import main
 from sparring.lab.data import DataError
 from sparring.lab.data.imdb import elec
 from sparring.lab.data.language import EOS
+from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
 from sparring.lab.tasks.sentiment.task import adopt
+from sparring.lab.training.train import undisturbed
 
 SMALL = ["--scale", "small", "--set", "vectors=", "--set", "size=8", "--set", "hidden=60", "--set", "held=4", "--set", "epochs=1",
          "--set", "epoch_batches=2", "--set", "batch=2", "--set", "labelled=8", "--set", "minimum=1", "--set", "first_epochs=1"]  # fmt: skip
@@ -109,6 +111,43 @@ def test_the_adversary_of_the_language_model_flips_a_share_of_every_row() -> Non
     assert 0 < flips <= int(0.1 * session.setting["size"])  # the mean over rows; `delta` of a row at most
 
 
+@pytest.mark.parametrize("name", ["ptb", "imdb-words"])
+def test_perplexity_is_that_of_every_word_however_the_windows_fall(name: str) -> None:
+    """Ten columns read in one go, the whole vocabulary, against windows of which the last is shorter."""
+    session = session_of(name, "plain")
+    words = session.data.validation.inputs[: session.setting.values.get("scored")]
+    steps = len(words) // 10
+    columns = words[: 10 * steps].view(10, steps)
+    with undisturbed(session.model), torch.no_grad():
+        found = session.task.evaluate(session.model, session.data.validation, session.setting)
+        states = session.model(columns[:, :-1]).outputs[..., : session.model.table.shape[1]]
+        logits = states @ session.model.table.t() + session.model.bias
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), columns[:, 1:].flatten())
+    assert (steps - 1) % (70 if name == "ptb" else session.setting["window"]), "the last window must be shorter"
+    assert found["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(float(loss.exp()), rel=1e-4)
+
+
+def test_both_stages_start_from_given_word_vectors(tmp_path: Path) -> None:
+    (reviews(tmp_path) / "glove").mkdir()
+    (tmp_path / "glove/g.txt").write_text("film 4 5 6\nnowhere 7 8 9\ngood 1 2 3\n")
+    changes = {
+        "labelled": 8,
+        "held": 4,
+        "unlabelled": 20,
+        "minimum": 1,
+        "size": 3,
+        "hidden": 5,
+        "vectors": "glove/g.txt",
+    }
+    for name in ("imdb-words", "imdb"):
+        session = prepare(task(name).setting("plain", "small", data=tmp_path, overrides=changes))
+        row, table = session.data.extra["vocabulary"].index, session.model.embedding.weight
+        assert table[row["good"]].tolist() == [1, 2, 3]
+        assert table[row["film"]].tolist() == [4, 5, 6]
+        assert float(table[row["plot"]].detach().abs().max()) < 1, "drawn"
+
+
 def test_reviews_of_a_folder_are_read_in_both_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = reviews(tmp_path / "data"), tmp_path / "out"
     where = ["--data", str(data), "--out", str(out)]
@@ -128,7 +167,21 @@ def test_reviews_without_unlabelled_ones(tmp_path: Path, capsys: pytest.CaptureF
     data = reviews(tmp_path / "data", unsup=0)
     where = ["--data", str(data), "--out", str(tmp_path / "out"), *SMALL]
     code, sentence = complaint(capsys, "run", "imdb", "--method", "vat", *where, "--set", "unlabelled=150")
-    assert (code, "train/unsup holds no review" in sentence) == (3, True)
+    assert (code, "train/unsup holds no review; the published archive has 50,000 there" in sentence) == (3, True)
+
+
+def test_unlabelled_reviews_are_of_every_class(tmp_path: Path) -> None:
+    """Fewer than there are: the files come class by class, and the first ones would all be negative."""
+    setting = task("imdb").setting(
+        "vat", "small", data=reviews(tmp_path), overrides={"labelled": 8, "held": 4, "unlabelled": 40, "vectors": "", "minimum": 1}
+    )  # fmt: skip
+    data = task("imdb").load(setting)
+    words = data.extra["vocabulary"]
+    more = [words.decode(row.tolist()) for row in data.unlabelled.batch(slice(8, None))[0]]
+    assert len(more) == 40
+    kinds = [sum(any(word.startswith(kind) for word in row) for row in more) for kind in ("neg", "pos")]
+    assert sum(kinds) == 40
+    assert min(kinds) >= 10
 
 
 def test_an_empty_review_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +198,37 @@ def test_a_corpus_without_its_validation_file(tmp_path: Path, capsys: pytest.Cap
         capsys, "run", "ptb", "--scale", "small", "--data", str(tmp_path), "--out", str(tmp_path / "o")
     )
     assert (code, sentence.startswith("sparring: ptb/ptb.valid.txt is not under")) == (3, True)
+
+
+def test_a_corpus_of_empty_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ptb").mkdir()
+    for split, text in (("train", "a b c\n" * 50), ("valid", "\n"), ("test", "a b\n")):
+        (tmp_path / f"ptb/ptb.{split}.txt").write_text(text)
+    where = ["--scale", "small", "--data", str(tmp_path), "--out", str(tmp_path / "o")]
+    code, sentence = complaint(capsys, "run", "ptb", *where)
+    assert (code, sentence) == (3, "sparring: ptb/ptb.valid.txt: holds no word, only empty lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("ptb", "window=0", "a window has at least one word"),
+        ("ptb", "layers=0", "AWDLSTM(layers=0): at least 1"),
+        ("imdb", "truncate=0", "gradients flow back through at least 1 word"),
+        ("imdb", "held=0", "at least one review must be held out"),
+    ],
+)
+def test_settings_that_mean_nothing(
+    name: str, change: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--set", change, *(["--set", "pretrained=false"] if name == "imdb" else [])]
+    code, sentence = complaint(capsys, "run", name, *given, "--out", str(tmp_path))
+    assert (code, said in sentence) == (2, True)
+
+
+def test_validation_images_are_never_trained_on() -> None:
+    with pytest.raises(LabError, match="examples=60000 does not fit; at most 55,000 train"):
+        task("smnist").load(task("smnist").setting("plain", "small", overrides={"examples": 60_000}))
 
 
 def test_a_text_too_short_for_its_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +268,20 @@ def test_fine_tuning_goes_on_from_its_own_method_and_seed(tmp_path: Path) -> Non
     (stage,) = tmp_path.glob("ptb/tiny/fraternal_dropout*/seed-3/result.json")
     first, second = (json.loads(p.read_text()) for p in (stage, next(tmp_path.glob("ptb-tuned/**/result.json"))))
     assert second["validation"]["perplexity"] < first["validation"]["perplexity"]
+
+
+@pytest.mark.parametrize("scale", ["tiny", "small", "paper"])
+@pytest.mark.parametrize("method", [method.name for method in task("ptb").methods])
+def test_fine_tuning_keeps_dropout_and_activation_regularisers(method: str, scale: str) -> None:
+    """As AWD-LSTM's finetune.py, whose defaults are those of main.py."""
+    first, then = (task(name).setting(method, scale) for name in ("ptb", "ptb-tuned"))
+    same = [name for name in first.values if name in ("alpha", "beta", "lr", "clip") or name.startswith("drop_")]
+    assert {name: then[name] for name in same} == {name: first[name] for name in same}
+    stage = task("ptb-tuned").stage.run(task("ptb-tuned").setting(method, scale, overrides={"alpha": 0.5}))
+    assert stage["alpha"] == 0.5
+    if "weight" in first:
+        stage = task("ptb-tuned").stage.run(task("ptb-tuned").setting(method, scale, overrides={"weight": 0.7}))
+        assert stage["weight"] == 0.7, "what the first run charges can be chosen here"
 
 
 def test_penalties_over_the_vocabulary_reach_the_lab() -> None:

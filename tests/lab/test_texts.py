@@ -118,6 +118,36 @@ def test_a_crash_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, metho
     assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_crash_around_the_switch_to_averaging_changes_nothing(tmp_path: Path, late: int) -> None:
+    """The mean begins with the update after the epoch whose score was worse; a run cut there, or right after, knows it."""
+    setting = reading.READ.setting(
+        "plain", overrides={"average": "stalled", "average_patience": 0, "epochs": 4, "lr": 8.0}
+    )
+    ends: list[int] = []
+
+    def note(session) -> None:
+        if session.progress.batch == session.per_epoch:
+            ends.append(session.progress.step)
+        last.append((session.progress.step, session.update.average.count))
+
+    last: list[tuple[int, int]] = []
+    execute(setting, tmp_path / "whole", watch=note)
+    scores = [line["validation"]["loss"] for line in read_metrics(tmp_path / "whole")]
+    worse = next(k for k in range(1, 4) if scores[k] > min(scores[:k]))
+    assert worse < 3, "the toy must stall before its last epoch"
+    assert [count for _, count in last] == [max(0, step - ends[worse]) for step, _ in last]
+
+    def crash(session) -> None:
+        if session.progress.step == ends[worse] + late:
+            raise Crash
+
+    with pytest.raises(Crash):
+        execute(setting, tmp_path / "crashed", checkpoint_every=0.0, watch=crash)
+    execute(setting, tmp_path / "crashed")
+    assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
+
+
 def test_the_state_in_the_checkpoint_matters(tmp_path: Path) -> None:
     """A run that forgets its state ends elsewhere: the test above would see it."""
     setting = reading.READ.setting("plain")

@@ -108,6 +108,32 @@ def test_accumulation_is_the_mean_over_batches() -> None:
     assert torch.allclose(session.model.weight, expected.weight, atol=1e-6)
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_the_last_update_of_an_epoch_is_of_the_batches_that_are_left(each: bool) -> None:
+    """Three batches an epoch, two to an update: the mean over two, then the third alone; the rate falls over all of them."""
+
+    class Each:
+        update_each_loss, diagnostics = each, {}
+
+        def __init__(self, model: nn.Module) -> None:
+            self.model = model
+
+        def steps(self, inputs, targets):
+            yield nn.functional.cross_entropy(self.model(inputs), targets)
+
+    session = toy(Each, accumulate=2, schedule="linear")
+    rates = [0.1, 0.1, 0.075, 0.05, 0.05, 0.025] if each else [0.1, 0.075, 0.05, 0.025]  # the rate goes by groups
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    for epoch in range(2):
+        plan = session.plan(epoch)
+        for group in plan if each else [torch.cat(plan[:2]), plan[2]]:
+            nn.functional.cross_entropy(model(X[group]), Y[group]).backward()
+            descend(model, rates.pop(0))
+    train(session)
+    assert torch.allclose(session.model.weight, model.weight, atol=1e-6)
+
+
 def test_clipping_bounds_the_whole_gradient() -> None:
     session = toy(
         lambda model: sp.Objective(model, lambda o, t: 1e4 * sp.cross_entropy(o, t)), clip=0.5, epochs=1, batch=12

@@ -12,7 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor, nn
 
-from .errors import LabError
+from .errors import LabError, first_line
 from .registry import task as find
 from .report.figures import violins
 from .runs.files import write_json
@@ -79,11 +79,11 @@ class Probe(nn.Module):
         return ((features - self.centre) / self.scale) @ self.weight.T + self.bias
 
 
-def like(setting: Setting, name: str) -> Setting:
+def like(setting: Setting, name: str, pretrained: bool) -> Setting:
     """The setting of another task's data that a run's model can read: same encoder, lengths and scale."""
     entry = find(name)
     shared = {key: value for key, value in setting.values.items() if key in ("encoder", "length")}
-    if name != setting.task and shared.get("encoder", "scratch") == "scratch":
+    if name != setting.task and not pretrained:  # the same numbers are other words there
         raise LabError(
             f"a run of {setting.task} with encoder={shared.get('encoder')} knows only its own words; probe {setting.task}, "
             "or train with a pretrained encoder"
@@ -105,7 +105,7 @@ def probe_run(folder: Path, name: str, data: Path | None = None, examples: int =
         examples: training examples of a probe, at most four fifths of what there is.
     """
     session = load_run(folder, data)
-    setting = like(session.setting, name)
+    setting = like(session.setting, name, pretrained=hasattr(session.model, "config"))  # as all of transformers' models
     entry, other = find(name), find(name).load(setting)
     test = other.test or other.validation
     known, asked = features(session.model, other.train), features(session.model, test)
@@ -114,8 +114,15 @@ def probe_run(folder: Path, name: str, data: Path | None = None, examples: int =
     figures: dict[str, list[float]] = {}
     for seed in range(SEEDS):
         index = torch.from_numpy(np.random.default_rng(seed).permutation(len(known))[:size])
-        probe = Probe(known[index], other.train.targets[index])
-        for figure, value in entry.evaluate(probe, split, setting).items():
+        wanted = other.train.targets[index]
+        if not wanted.is_floating_point() and len(wanted.unique()) < len(other.train.targets.unique()):
+            raise LabError(f"{size} examples of {name} do not show all of its classes; a probe needs more of them")
+        probe = Probe(known[index], wanted)
+        try:
+            scores = entry.evaluate(probe, split, setting)
+        except ValueError as error:
+            raise LabError(f"{name} cannot score a linear probe: {first_line(error)}") from error
+        for figure, value in scores.items():
             figures.setdefault(figure, []).append(value)
     note = f"linear probes on frozen features, {size} examples, {SEEDS} seeds"
     picture = violins(f"Probe: {name}", entry.score, {"probe": figures[entry.score]}, note)

@@ -44,6 +44,10 @@ class Text:
     window: int = 70
     varied: bool = False
 
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window={self.window} does not fit; a window has at least one word")
+
     def __len__(self) -> int:
         return len(self.words)
 

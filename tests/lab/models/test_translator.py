@@ -100,6 +100,12 @@ def test_a_wider_beam_never_scores_worse_here_and_padding_changes_nothing() -> N
     assert score(model, sources[:1], tuple(four), 1.0) >= score(model, sources[:1], tuple(one), 1.0)
 
 
+def test_the_longest_sentence_is_as_long_as_asked_for() -> None:
+    model, source = toy(12), torch.tensor([[3, 4, 5, 6, END]])
+    for longest in (0, 1, 3):
+        assert len(translate(model, source, beam=2, longest=longest)[0]) <= longest
+
+
 def test_what_is_written_does_not_depend_on_what_follows_or_on_padding() -> None:
     model = toy(12)
     source, target = torch.tensor([[3, 4, END]]), torch.tensor([[START, 5, 6, 7]])

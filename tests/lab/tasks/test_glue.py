@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import sparring as sp
+from sparring.lab.cli.main import main
 from sparring.lab.data.glue import TASKS as GLUE
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
@@ -188,6 +189,33 @@ def test_any_folder_that_transformers_saves(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LabError, match="no tokenizer can be loaded from it"):
         prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(tmp_path / "empty")}))
+
+
+def test_bad_files_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken rows and labels outside the classes are the data's fault (3), too few examples the user's (2)."""
+    (tmp_path / "glue/RTE").mkdir(parents=True)
+    head, row = "index\tsentence1\tsentence2\tlabel\n", "0\ta man runs\ta man moves\tentailment\n"
+    (tmp_path / "glue/RTE/dev.tsv").write_text(head + row)
+    for text, code, said in (
+        (head + row + "1\tonly this\n", 3, "glue/RTE/train.tsv, line 3: has 2 columns, the header has 4"),
+        (head + row.replace("entailment", "maybe"), 3, "glue/RTE/train.tsv, line 2: has the label 'maybe', expected one of entailment, not_entailment"),
+        (head + row, 2, "rte has 1 example to train on; it needs two at least, since a tenth validates"),
+    ):  # fmt: skip
+        (tmp_path / "glue/RTE/train.tsv").write_text(text)
+        where = ["--scale", "small", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+        assert main(["run", "rte", "--set", "encoder=scratch", *where]) == code
+        assert capsys.readouterr().err.strip() == f"sparring: {said}"
+
+
+def test_no_dropout_means_none_at_all(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = small_folder(tmp_path / "bert")
+    for rate in (0.0, 0.3):
+        session = prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(folder), "dropout": rate}))
+        inputs, _ = session.data.train.batch(slice(0, 16))
+        first, second = (session.model.train()(**inputs).logits for _ in range(2))
+        assert torch.equal(first, second) == (rate == 0)
+    assert session.model.config.attention_probs_dropout_prob == 0.1, "attention keeps its own rate otherwise"
 
 
 def test_sentences_of_real_files(data_folder: Path) -> None:

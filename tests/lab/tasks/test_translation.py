@@ -152,6 +152,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     setting = task("multi30k").setting("plain", "small", data=tmp_path)
     with pytest.raises(DataError, match=r"multi30k/train\.en: has 1 lines, but multi30k/train\.de has 2"):
         task("multi30k").load(setting)
+    (tmp_path / "multi30k/train.en").write_text("\n\n")
+    with pytest.raises(DataError, match=r"multi30k/train\.en: holds no word, only empty lines"):
+        task("multi30k").load(setting)
     with pytest.raises(DataError, match="multi30k has no split 'dev'"):
         task("multi30k").load(task("multi30k").setting("plain", "small", data=tmp_path, overrides={"train": "dev"}))
     with pytest.raises(LabError, match="length=2 leaves no sentence pair"):

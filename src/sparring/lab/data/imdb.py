@@ -48,7 +48,8 @@ def imdb(
             break  # every review there is: spares a pass over a second archive
     for index, kind in enumerate(folders):
         if not any(item[0] == index for item in found):
-            raise DataError(f"imdb/aclImdb/{split}/{kind} holds no review")
+            hint = "; the published archive has 50,000 there, or --set unlabelled=0" * unlabelled
+            raise DataError(f"imdb/aclImdb/{split}/{kind} holds no review{hint}")
     found.sort(key=lambda item: item[:2])
     labels = None if unlabelled else integers([item[0] for item in found])
     return Texts([item[2] for item in found], None, labels, () if unlabelled else CLASSES)

@@ -42,4 +42,6 @@ def _tokens(name: str, data: Folder | str | Path | None) -> list[str]:
         tokens.append(EOS)
     if not tokens:
         raise DataError("is empty", name)
+    if tokens.count(EOS) == len(tokens):
+        raise DataError("holds no word, only empty lines", name)
     return tokens

@@ -59,4 +59,7 @@ def read_pair(source: str, target: str, data: Folder | str | Path | None = None)
         raise DataError(f"has {len(second):,} lines, but {source} has {len(first):,}", target)
     if not first:
         raise DataError("is empty", source)
+    for name, side in ((source, first), (target, second)):
+        if not any(side):
+            raise DataError("holds no word, only empty lines", name)
     return Texts(first, second, None)

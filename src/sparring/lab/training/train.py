@@ -51,9 +51,11 @@ class Session:
         self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
         self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
         self.per_epoch = len(self.plan(0))
-        epochs = range(self.setting["epochs"])
-        self.total = sum(len(self.plan(k)) for k in epochs) if self.data.text else self.per_epoch * len(epochs)
-        self.update = Update(self.model, self.setting, -(-self.total // self.setting["accumulate"]), self.accelerator)
+        count, group = self.setting["epochs"], self.setting["accumulate"]
+        lengths = [len(self.plan(k)) for k in range(count)] if self.data.text else [self.per_epoch] * count
+        self.total = sum(lengths)
+        updates = sum(-(-length // group) for length in lengths)  # the last update of an epoch may be of fewer batches
+        self.update = Update(self.model, self.setting, updates, self.accelerator)
         self.model.register_forward_pre_hook(self.count_pass)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
@@ -136,6 +138,13 @@ class Session:
             if loss.device.type == "cpu":  # an accelerator is asked now and then, with all losses at once
                 self.progress.refuse(float(loss.detach()), self.progress.batch + 1)
             yield loss
+
+    def share(self) -> float:
+        """The factor of this batch's losses: accelerate divides them by `accumulate`, an update may be of fewer batches."""
+        group, objective = self.setting["accumulate"], self.objective
+        begun = self.progress.batch // group * group
+        batches = 1 if objective is None or objective.update_each_loss else min(group, self.per_epoch - begun)
+        return float(group / batches)
 
     def last_before_update(self, number: int, targets: Any) -> AbstractContextManager[None]:
         """Where loss `number` of a step is back-propagated: gradients leave for the other processes if an update follows it.
@@ -247,7 +256,7 @@ def train(
             losses: list[Tensor] = []
             for loss in session.losses(inputs, targets):
                 with session.last_before_update(len(losses), targets):
-                    accelerator.backward(loss)
+                    accelerator.backward(loss * session.share())
                 losses.append(accelerator.reduce(loss.detach().clone(), reduction="mean"))
                 if objective.update_each_loss:
                     session.update(rate)

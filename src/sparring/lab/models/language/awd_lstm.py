@@ -67,6 +67,8 @@ class AWDLSTM(nn.Module):
         drop_weights: float = 0.5,
     ) -> None:
         super().__init__()
+        if layers < 1:
+            raise ValueError(f"AWDLSTM(layers={layers}): at least 1")
         self.embedding = EmbeddingDropout(nn.Embedding(words, size), drop_words)
         widths = [size, *[hidden] * (layers - 1), size]
         self.rnns = nn.ModuleList(

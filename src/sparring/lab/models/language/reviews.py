@@ -103,6 +103,8 @@ class ReviewClassifier(nn.Module):
         truncate: int = 400,
     ) -> None:
         super().__init__()
+        if truncate < 1:
+            raise ValueError(f"ReviewClassifier(truncate={truncate}): gradients flow back through at least 1 word")
         self.embedding = WordVectors(share, size, drop, vectors)
         self.lstm = nn.LSTM(size, hidden, batch_first=True)
         self.last = nn.Dropout(0.0)  # a place for a mask on the last hidden state

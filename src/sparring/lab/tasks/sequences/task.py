@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ....metrics import expected_calibration_error
 from ...data.idx import mnist
+from ...errors import LabError
 from ...models.recurrent import SequenceClassifier
 from ...task import Data, Setting, Split, Task, Value
 from .figures import figures, probe
@@ -65,8 +66,10 @@ def mnist_sequences(setting: Setting) -> Data:
     """MNIST's 60,000 digits, the last 5,000 to validate; `examples`, `validated` and `tested` above 0 take only so many."""
     if setting.scale == "tiny":
         return digits(setting)
-    (images, labels), (unseen, answers) = (read_mnist(setting.data, split) for split in ("train", "test"))
     count, tested = setting["examples"] or 55_000, setting["tested"] or 10_000
+    if count > 55_000:
+        raise LabError(f"examples={count} does not fit; at most 55,000 train, the last 5,000 images validate")
+    (images, labels), (unseen, answers) = (read_mnist(setting.data, split) for split in ("train", "test"))
     held = slice(55_000, 55_000 + (setting["validated"] or min(5_000, tested)))
     return Data(
         train=Split(sequences(images[:count], setting), labels[:count]),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ...data.batches import pad
 from ...data.records import Texts
 from ...errors import LabError, first_line
-from ..glue.pretrained import DROPOUTS, tokenizer
+from ..glue.pretrained import set_dropout, tokenizer
 from .pairs import IGNORED, Pairs
 
 
@@ -81,9 +81,7 @@ def build(encoder: str, dropout: float) -> nn.Module:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     config = configuration(encoder)
-    for name in DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, dropout)
+    set_dropout(config, dropout)
     try:
         model: nn.Module = AutoModelForSeq2SeqLM.from_pretrained(encoder, config=config, dtype=torch.float32)
     except (OSError, ValueError) as error:
