@@ -96,6 +96,13 @@ def test_one_class_is_refused(name: str) -> None:
         getattr(sp, name)(torch.zeros(3, 1), torch.zeros(3, 1))
 
 
+@pytest.mark.parametrize("name", ["kl", "reverse_kl", "symmetric_kl", "js"])
+def test_logits_that_are_no_real_numbers_are_refused(name: str) -> None:
+    for logits in (torch.ones(2, 3, dtype=torch.complex64), torch.ones(2, 3, dtype=torch.long)):
+        with pytest.raises(NotImplementedError, match="log_softmax"):
+            getattr(sp, name)(logits, logits)
+
+
 def test_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in shape"):
         sp.kl(torch.zeros(3, 2), torch.zeros(3, 4))

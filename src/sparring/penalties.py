@@ -70,7 +70,7 @@ def _log_probabilities(name: str, clean: Tensor, perturbed: Tensor) -> tuple[Ten
 
 def _logs(logits: Tensor) -> Tensor:
     """Log-probabilities; a class that the model rules out (logit -inf) stays finite, so that 0 * log 0 is 0."""
-    logs = (logits if logits.dtype in _LEAST else logits.float()).log_softmax(-1)
+    logs = full_precision(logits).log_softmax(-1)  # which refuses what is no real number
     least = _LEAST[logs.dtype]
     return torch.threshold(logs, least, least)  # clamp_min's derivative takes three operations instead of one
 

@@ -117,3 +117,12 @@ def test_random_points_of_a_cube_prefer_no_side(draw: Any) -> None:
     points = draw(torch.zeros(4000, 3))
     assert float(points.abs().max()) <= 2 + 1e-6
     assert float(points.mean(0).abs().max()) < 0.15  # more than six standard errors
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_a_single_number_that_is_drawn_as_zero_is_no_nan(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    assert torch.equal(sp.L2(0.5).sample(torch.ones(shape)), torch.zeros(shape))
+    assert torch.equal(sp.L2(0.5, rows=True).sample(torch.ones(*shape, 1)), torch.zeros(*shape, 1))

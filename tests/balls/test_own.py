@@ -124,3 +124,51 @@ def test_a_uniform_start_fills_a_ball_of_ones_own_evenly(n: int) -> None:
     assert float(inside.max()) <= 1 + 1e-5
     assert float(inside.mean()) == pytest.approx(0.5, abs=0.03)  # six standard errors
     assert float(inside.var()) == pytest.approx(1 / 12, abs=0.01)
+
+
+@dataclass(frozen=True, repr=False)
+class Careless(sp.L2):
+    """Made of ours, with a step that is NaN where there is no gradient, and samples whose length is not the radius."""
+
+    def steepest(self, gradient: Tensor, valid: Tensor | None = None) -> Tensor:
+        return gradient / gradient.norm(dim=1, keepdim=True)
+
+    def sample(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+        return torch.full_like(like, self.radius**2)
+
+
+def test_a_ball_made_of_ours_takes_its_own_steps() -> None:
+    met: list[Tensor] = []
+
+    class Deaf(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            met.append(input.detach())
+            return super().forward(input * torch.tensor([[1.0], [0.0], [1.0]]))
+
+    model, x, y = Deaf(4, 3), torch.randn(3, 4), torch.arange(3)
+    objective = sp.recipes.adversarial_training(model, sp.cross_entropy, ball=Careless(0.5))
+    assert objective(x, y).isfinite()
+    name = objective.terms[0].name
+    assert objective.diagnostics[f"{name}/unperturbed"] == 1
+    met.clear()
+    sp.recipes.vat(model, sp.cross_entropy, ball=Careless(0.5), start=0.1)(x, y)
+    torch.testing.assert_close(met[1] - x, torch.full((3, 4), 0.5**2 * 0.1 / 0.5))
+
+
+def test_a_radius_that_grows_from_zero_is_noticed() -> None:
+    class Growing(sp.Ball):
+        radius = 0.0
+
+        def norm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+            return sp.L2(1.0).norm(x, valid)
+
+        def project(self, x: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:
+            return sp.L2(self.radius).project(x, valid)
+
+    ball, x, y = Growing(), torch.randn(3, 4), torch.arange(3)
+    term = sp.Term(sp.Input(), sp.FastGradient(ball), name="growing")
+    objective = sp.Objective(nn.Linear(4, 3), sp.cross_entropy, term)
+    for radius in (0.0, 0.5, 1.0, 0.0):
+        ball.radius = radius
+        objective(x, y)
+        assert objective.diagnostics.get("growing/norm", 0.0) == pytest.approx(radius)

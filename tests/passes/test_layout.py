@@ -32,3 +32,22 @@ def test_instance_norm_moves_in_the_clean_pass_only() -> None:
     sp.recipes.vat(model, sp.cross_entropy, "0")(x, y).backward()
     twin(x)
     assert all(map(torch.equal, model.buffers(), twin.buffers()))
+
+
+def test_hooks_see_every_call_after_modules_changed_places() -> None:
+    """What comes before the site is learned by position: the same children in another order are another model."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 3))
+    objective = sp.recipes.vat(model, sp.cross_entropy, "2")
+    x, y = torch.randn(5, 64), torch.arange(5) % 3
+    for _ in range(2):
+        objective(x, y)
+    children = {name: model._modules[name] for name in "30214"}
+    model._modules.clear()
+    model._modules.update(children)
+    seen: list[nn.Module] = []
+    children["3"].register_forward_hook(lambda module, given, output: seen.append(module))
+    passes = 0.0
+    for _ in range(3):
+        objective(x, y)
+        passes += objective.diagnostics["forward_passes"]
+    assert len(seen) == passes

@@ -67,6 +67,67 @@ def test_noise_of_its_own_is_the_same_in_all_passes_of_a_term(source: str, name:
     assert not any(torch.equal(later[0], first) for first in clean)
 
 
+class Normal(nn.Module):
+    """Scales features by one normal number: both generators make two at a time, and keep the second for the next call."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.inner, self.head, self.source = nn.Linear(8, 8), nn.Linear(8, 3), source
+
+    def forward(self, x: Tensor) -> Tensor:
+        number = np.random.normal() if self.source == "numpy" else random.gauss(0.0, 1.0)
+        return self.head(self.inner(x) * number)
+
+
+@pytest.mark.parametrize("source", ["numpy", "python"])
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_normal_numbers_that_come_in_pairs_are_shared(source: str, drawn: int) -> None:
+    random.seed(0), np.random.seed(0)
+    for _ in range(drawn):
+        np.random.normal(), random.gauss(0.0, 1.0)
+    model, site = Normal(source), sp.Output("inner")
+    objective = sp.Objective(model, sp.cross_entropy, sp.Term(site, sp.Noise(sp.L2(1.0)), sp.kl))
+    for _ in range(3):
+        step = objective.begin(torch.randn(5, 8), torch.arange(5) % 3, None, objective.terms)
+        step.begin()
+        zeros = {site: [torch.zeros(5, 8)]}
+        assert torch.equal(step.run(zeros), step.outputs)
+        assert torch.equal(step.run(zeros), step.outputs), "and again"
+
+
+@pytest.mark.parametrize("source", ["numpy", "python"])
+def test_normal_numbers_go_on_after_a_step_as_after_a_plain_pass(source: str) -> None:
+    model = Normal(source)
+    read = np.random.normal if source == "numpy" else lambda: random.gauss(0.0, 1.0)
+    random.seed(0), np.random.seed(0)
+    for _ in range(3):
+        model(torch.randn(5, 8))
+    expected = [read() for _ in range(3)]
+    random.seed(0), np.random.seed(0)
+    objective = sp.recipes.vat(model, sp.cross_entropy, "inner")
+    for _ in range(3):
+        objective(torch.randn(5, 8), torch.arange(5) % 3)
+    assert [read() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_another_kind_of_numpy_generator_is_shared_as_well(share: bool) -> None:
+    model = Outside("numpy")
+    seen: list[Tensor] = []
+    model.head.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach() != 0))
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        objective = sp.recipes.vat(model, sp.cross_entropy, "inner", share_noise=share)
+        objective(torch.randn(5, 8), torch.arange(5) % 3)
+    finally:
+        np.random.set_bit_generator(before)
+    clean, *later = seen
+    assert len(later) == 2
+    assert torch.equal(later[0], later[1])
+    assert torch.equal(clean, later[0]) is share
+
+
 def test_only_generators_that_moved_are_put_back() -> None:
     watch = Watch((torch.device("cpu"),))
     assert watch.moved() is None

@@ -79,8 +79,8 @@ class L2(Ball):
         shaped = columns(masked(torch.randn_like(like), valid))
         excess = torch.linalg.vector_norm(shaped, dim=axes(shaped, self.rows), keepdim=True).div_(self.radius)
         point = shaped.div_(excess) if like.dim() > 1 else shaped.div_(excess).view(like.shape)
-        if valid is not None:
-            point.nan_to_num_(0.0, 0.0, 0.0)  # all padding: zero
+        if valid is not None or excess.numel() == shaped.numel():  # all padding, or a single number that is zero
+            point.nan_to_num_(0.0, 0.0, 0.0)
         return point if self.box is None else self.project(point, valid, around=around)
 
     def interior(self, like: Tensor, valid: Tensor | None = None, *, around: Tensor | None = None) -> Tensor:

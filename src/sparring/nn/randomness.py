@@ -141,8 +141,15 @@ def fresh(devices: tuple[torch.device, ...] = (CPU,), outside: bool = False) -> 
         return RandomState(states)
     others: dict[str, Any] = {"python": random.Random(seed).getstate()}
     if "numpy" in sys.modules:
-        others["numpy"] = sys.modules["numpy"].random.RandomState(seed % 2**32).get_state(legacy=False)
+        others["numpy"] = _numpy_seeded(seed)
     return RandomState(states, others)
+
+
+def _numpy_seeded(seed: int) -> Any:
+    """A state of the kind that numpy's global generator is of now (`numpy.random.set_bit_generator`): it takes no other."""
+    numpy = sys.modules["numpy"].random
+    kind = type(numpy.get_bit_generator())
+    return numpy.RandomState(seed % 2**32 if kind is numpy.MT19937 else kind(seed)).get_state(legacy=False)
 
 
 class Watch:
@@ -169,14 +176,18 @@ def _bytes(state: Tensor) -> bytes:
 
 
 # Both generators outside torch are of the same kind, and asking them for a copy takes as long as a small forward pass. So their
-# memory is read instead, where it lies as expected: 624 words and the position.
+# memory is read instead, where it lies as expected: 624 words and the position. Normal numbers come in pairs, and the second one is
+# kept for the next call: it is a part of the state that no word tells of.
 _Words = ctypes.c_char * (4 * 625)
+_SPARE = "i4xd"  # whether numpy keeps one, and which
+_Spare = ctypes.c_char * struct.calcsize(_SPARE)
 
 
 def _python_mark() -> Any:
     """Something that differs when Python's global generator has moved."""
-    memory = _python_memory(random._inst)
-    return random.getstate() if memory is None else memory.raw
+    generator: Any = random._inst
+    memory = _python_memory(generator)
+    return generator.getstate() if memory is None else (memory.raw, generator.gauss_next)
 
 
 @cache
@@ -190,11 +201,11 @@ def _python_memory(generator: random.Random) -> Any:
 
 
 def _python_state_at(mark: Any) -> Any:
-    if not isinstance(mark, bytes):
+    words, *spare = mark
+    if not isinstance(words, bytes):
         return mark
-    numbers = struct.unpack("i624I", mark)
-    version, _, gauss = random.getstate()
-    return version, (*numbers[1:], numbers[0]), gauss
+    numbers = struct.unpack("i624I", words)
+    return random.Random.VERSION, (*numbers[1:], numbers[0]), *spare
 
 
 def _numpy_mark() -> Any:
@@ -202,25 +213,46 @@ def _numpy_mark() -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    memory = _numpy_memory(numpy.random.get_bit_generator())
-    return (pickle.dumps(numpy.random.get_state(legacy=False)),) if memory is None else memory.raw
+    spare, words = _numpy_spare(), _numpy_words(numpy.random.get_bit_generator())
+    if spare is None or words is None:
+        return (pickle.dumps(numpy.random.get_state(legacy=False)),)
+    return words.raw + spare.raw
 
 
 @cache
-def _numpy_memory(generator: Any) -> Any:
+def _numpy_words(generator: Any) -> Any:
     if type(generator).__name__ != "MT19937":
         return None
     return _Words.from_address(generator.ctypes.state_address)
+
+
+@cache
+def _numpy_spare() -> Any:
+    """Where numpy's global generator keeps the second of two normal numbers, as another one of its kind shows; None where that is
+    not sure."""
+    numpy = sys.modules["numpy"].random
+    kind, ours = numpy.RandomState, numpy.mtrand._rand
+    if sys.implementation.name != "cpython" or type(ours) is not kind:
+        return None
+    other = kind(0)
+    other.normal()
+    kept = struct.pack(_SPARE, 1, other.get_state(legacy=False)["gauss"])
+    place = ctypes.string_at(id(other), kind.__basicsize__).find(kept)
+    other.normal()
+    used = struct.pack(_SPARE, 0, 0.0)
+    if place < 0 or ctypes.string_at(id(other) + place, len(used)) != used:
+        return None
+    return _Spare.from_address(id(ours) + place)
 
 
 def _numpy_state_at(mark: Any) -> Any:
     if isinstance(mark, tuple):  # of another kind: arrays inside cannot be compared with ==, their bytes can
         return pickle.loads(mark[0])
     numpy = sys.modules["numpy"]
-    words = numpy.frombuffer(mark, dtype=numpy.uint32).copy()
-    state = numpy.random.get_state(legacy=False)
-    state["state"] = {"key": words[:624], "pos": int(words[624])}
-    return state
+    words = numpy.frombuffer(mark, numpy.uint32, 625).copy()
+    has, gauss = struct.unpack_from(_SPARE, mark, words.nbytes)
+    state = {"key": words[:624], "pos": int(words[624])}
+    return {"bit_generator": "MT19937", "state": state, "has_gauss": has, "gauss": gauss}
 
 
 @contextmanager

@@ -47,9 +47,12 @@ class Layout:
         return cls(members, moving_parts(model), fused, matches, tuple((m, dict(m._modules)) for _, m in members))
 
     def holds(self, sites: Sequence[Site]) -> bool:
-        """Whether every module still has the children it had, and these sites were looked for among them."""
+        """Whether every module still has the children it had, in their order, and these sites were looked for among them."""
         for module, children in self.children:
-            if module._modules != children and dict(module._modules) != children:  # a scripted module keeps no dict
+            now = module._modules
+            if not isinstance(now, dict):  # a scripted module keeps none
+                now = dict(now)
+            if now != children or (len(now) > 1 and [*now] != [*children]):  # dicts in another order are equal
                 return False
         return not sites or self.matches.keys() >= set(sites)
 

@@ -10,6 +10,8 @@ from ..balls import L2, Ball, Linf, check_ball
 from ..sites.site import Slot
 from .player import Game, InBall, Response, lost, slope, vanished, without, working_copy
 
+_OURS = (L2, Linf)  # themselves: what somebody made of them may take other steps
+
 
 @dataclass(frozen=True)
 class FastGradient(InBall):
@@ -58,13 +60,7 @@ class FastGradient(InBall):
                 point.requires_grad_()
             gradients = slope(game.payoff(points), points)
             leaps = [ball.leap(g, slot.valid, around=slot.value) for g, slot in zip(gradients, slots, strict=True)]
-            if (
-                self.steps == 1
-                and len(slots) == 1
-                and isinstance(ball, L2 | Linf)
-                and ball.box is None
-                and not ball.rows
-            ):
+            if self.steps == 1 and len(slots) == 1 and type(ball) in _OURS and ball.box is None and not ball.rows:
                 # Where there is no direction their leap is exactly zero; which examples these are is for the diagnostics to ask.
                 return Response(leaps, partial(vanished, gradients, [slots[0].valid]), backward_passes=1)
             unperturbed = lost(gradients, slots, unperturbed)
@@ -81,5 +77,5 @@ class FastGradient(InBall):
     @cached_property
     def _far(self) -> Ball | None:
         """The ball whose surface lies at the distance `start`; None where a box has cut the smaller one before."""
-        ours = isinstance(self.ball, L2 | Linf) and self.ball.box is None
+        ours = type(self.ball) in _OURS and self.ball.box is None
         return self.ball.with_radius(self.start) if ours else None

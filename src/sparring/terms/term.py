@@ -96,8 +96,9 @@ class Term(Playable):
     def sites(self) -> tuple[Site, ...]:  # type: ignore[override]
         return () if self.at is None else (self.at,)
 
-    @cached_property
+    @property
     def idle(self) -> bool:  # type: ignore[override]
+        # Asked anew in each step: the radius of a player, or of a ball, of somebody's own may grow from zero.
         return self.weight == 0 or (self.by is not None and self.by.idle)
 
     @cached_property
@@ -108,19 +109,19 @@ class Term(Playable):
     def joint(self) -> bool:  # type: ignore[override]
         return self.label_free and not self.supervised
 
-    @cached_property
+    @property
     def unrolls(self) -> bool:  # type: ignore[override]
         return self.by is not None and self.by.unroll == "autograd"
 
-    @cached_property
+    @property
     def whole(self) -> str:  # type: ignore[override]
         return 'unroll="autograd" differentiates twice through all parameters' if self.unrolls else ""
 
-    @cached_property
+    @property
     def blind(self) -> bool:  # type: ignore[override]
         return self.penalty is None and self.by is not None and self.by.draws and self.share_noise
 
-    @cached_property
+    @property
     def _climbs(self) -> Penalty | None:
         """The penalty that the player climbs; None is the supervised loss."""
         if self.payoff is None:
