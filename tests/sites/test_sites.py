@@ -195,3 +195,30 @@ def test_members_keep_the_arguments_behind_the_first() -> None:
     site = sp.ensembles.MemberInput("inner")
     found = sp.perturbed_call(Outer(), {site: torch.full((2, 1), 0.5)}, torch.ones(2, 1))
     assert found.tolist() == [[321.5], [321.5]]
+
+
+class Halving(nn.Sequential):
+    """Works on its inputs before any hook does."""
+
+    def __call__(self, input: Tensor) -> Any:
+        return super().__call__(input / 2)
+
+
+@pytest.mark.parametrize("front", ["nothing", "hook", "global hook", "call"])
+def test_a_tensor_and_a_tuple_of_one_are_perturbed_at_the_same_place(front: str) -> None:
+    """What stands in front of the model's forward, of whatever kind, comes before the perturbation."""
+    torch.manual_seed(0)
+    model = (Halving if front == "call" else nn.Sequential)(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    halve = lambda module, given: (given[0] / 2,) if module is model else None
+    handle = None
+    if front == "hook":
+        handle = model.register_forward_pre_hook(halve)
+    elif front == "global hook":
+        handle = nn.modules.module.register_module_forward_pre_hook(halve)
+    try:
+        objective = sp.recipes.adversarial_training(model, sp.cross_entropy, ball=sp.L2(1.0))
+        x, y = torch.randn(3, 4), torch.arange(3)
+        assert objective(x, y) == objective((x,), y)
+    finally:
+        if handle is not None:
+            handle.remove()

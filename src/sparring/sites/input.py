@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_pre_hooks
 
 from .site import Kind, Site, Undo, Visit, patch_forward
 
@@ -39,7 +40,8 @@ class Input(Site):
             self.key is None
             and isinstance(inputs, Tensor)
             and inputs.is_floating_point()
-            and not model._forward_pre_hooks
+            and not (model._forward_pre_hooks or _global_forward_pre_hooks)
+            and type(model).__call__ is nn.Module.__call__  # one of its own may work on the inputs, as hooks may
         ):
             return visit("input", inputs)
         return None
