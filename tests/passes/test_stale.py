@@ -238,5 +238,5 @@ def test_long_prefixes_run_cheap_modules_again(drop: float, as_installed: None) 
     same(model, sp.Output("head"))
     objective = sp.recipes.vat(model, sp.cross_entropy, "head")
     objective(X.float(), Y)
-    (prefix,) = objective._prefixes.values()
+    (prefix,) = objective._ground.prefixes.values()
     assert {type(module) for module in prefix.units or ()} == {nn.Linear}
