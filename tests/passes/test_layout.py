@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import sparring as sp
+from sparring.passes.layout import Layout
 
 KINDS = {"new": nn.utils.parametrizations.spectral_norm, "old": nn.utils.spectral_norm}
 
@@ -51,3 +52,42 @@ def test_hooks_see_every_call_after_modules_changed_places() -> None:
         objective(x, y)
         passes += objective.diagnostics["forward_passes"]
     assert len(seen) == passes
+
+
+def test_a_layout_is_kept_until_the_modules_change() -> None:
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = nn.Sequential(inner, nn.Linear(4, 3))
+    sites = (sp.Output("0.0"),)
+    first = Layout.of(model, sites)
+    assert Layout.of(model, sites, first) is first
+    inner[1] = nn.ReLU()
+    swapped = Layout.of(model, sites, first)
+    assert swapped is not first
+    assert inner[1] in swapped.modules
+    inner[1].extra = nn.Identity()  # a leaf that has a child now
+    assert Layout.of(model, sites, swapped) is not swapped
+    assert Layout.of(copy.deepcopy(model), sites, first) is not first, "another model of the same shape"
+    assert Layout.of(model, (sp.Output("1"),), Layout.of(model, sites)).matches.keys() == {sp.Output("1")}
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated.*")
+def test_a_scripted_part_is_looked_at_once_too() -> None:
+    model = nn.Sequential(
+        torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.zeros(1, 4)), nn.Linear(4, 3)
+    )
+    first = Layout.of(model, ())
+    assert Layout.of(model, (), first) is first
+
+
+def test_a_module_swapped_between_steps_is_seen_by_the_next() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    objective = sp.recipes.vat(model, sp.cross_entropy, "0", ball=sp.L2(0.5))
+    x, y = torch.randn(5, 4), torch.arange(5) % 3
+    for _ in range(3):
+        objective(x, y).backward()
+    model[0] = nn.Linear(4, 8)
+    twin = sp.recipes.vat(copy.deepcopy(model), sp.cross_entropy, "0", ball=sp.L2(0.5))
+    torch.manual_seed(0)
+    mine = objective(x, y)
+    torch.manual_seed(0)
+    assert torch.equal(mine, twin(x, y))

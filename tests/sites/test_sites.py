@@ -222,3 +222,33 @@ def test_a_tensor_and_a_tuple_of_one_are_perturbed_at_the_same_place(front: str)
     finally:
         if handle is not None:
             handle.remove()
+
+
+def test_an_input_is_perturbed_at_the_door_without_a_trace_on_the_model() -> None:
+    class Looks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(("forward" in self.__dict__, len(self._forward_pre_hooks)))
+            return x
+
+    seen: list[tuple[bool, int]] = []
+    model, site = Looks(), sp.Input()
+    x, shift = torch.randn(3, 4), torch.randn(3, 4)
+    assert torch.equal(sp.perturbed_call(model, {site: shift}, x), x + shift)
+    objective = sp.Objective(model, sp.squared_loss, sp.Term(site, sp.Noise(sp.L2(1.0)), sp.squared_error))
+    step = objective.begin(x, torch.zeros(3, 4), None, objective.terms)
+    step.begin()
+    assert torch.equal(step.run({site: [shift]}), x + shift)
+    assert seen[-1] == (False, 0)
+
+
+def test_an_input_is_perturbed_behind_the_hooks_in_front_of_the_model() -> None:
+    model = nn.Identity()
+    model.register_forward_pre_hook(lambda _, args: (2 * args[0],))
+    x, shift = torch.randn(3, 4), torch.randn(3, 4)
+    outputs, seen = sp.perturbed_call(model, {sp.Input(): shift}, x, record=True)
+    assert torch.equal(outputs, 2 * x + shift)
+    assert torch.equal(seen[sp.Input()]["input"], 2 * x)
+    objective = sp.Objective(model, sp.squared_loss, sp.Term(sp.Input(), sp.Noise(sp.L2(1.0)), sp.squared_error))
+    step = objective.begin(x, torch.zeros(3, 4), None, objective.terms)
+    step.begin()
+    assert torch.equal(step.run({sp.Input(): [shift]}), 2 * x + shift)

@@ -47,7 +47,7 @@ class Game:
             `clean=` those outputs are compared with instead, and the whole model runs (no prefix replay).
         clean: clean outputs, detached.
         attached_clean: clean outputs as the leader sees them (with their graph unless the term detaches them).
-        parameters: what the leader trains; empty if the player is not unrolled.
+        parameters: what the leader trains, for finite differences; else empty.
         batch: number of examples.
         labelled: how many of them, the first ones, have labels; None for all.
         unchanged: raises where the model is no longer what it was; for players that run it again during backward.

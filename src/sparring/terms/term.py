@@ -163,7 +163,8 @@ class Term(Playable):
         game = Game(slots, payoff, constant, step.outputs, [], constant.shape[0])
         game.labelled = 0 if step.targets is None else step.labelled
         if self.by.unroll:
-            game.parameters = [p for p in step.model.parameters() if p.requires_grad]
+            if self.by.unroll == "finite_difference":
+                game.parameters = [p for p in step.model.parameters() if p.requires_grad]
             game.sharded = holds_parts(step.model)
             game.meet = step.layout.batch_statistics
             game.apart = partial(_Apart.of, self, step, noise)
