@@ -274,10 +274,11 @@ class Objective(nn.Module):
 
     def _settle(self, step: Step, terms: Sequence[Playable]) -> Tensor:
         """What is left of the clean loss plus every term's charge, each its own mean."""
-        weight, blind = 1.0, True
+        replaced, blind = 0.0, True
         for term in terms:
-            weight -= term.replaces
+            replaced += term.replaces
             blind = blind and term.blind
+        weight = 1.0 - replaced
         total: Tensor | None = None
         if weight or not blind:
             step.begin(alone=not terms)
