@@ -113,10 +113,11 @@ def methods(size: Size) -> dict[str, Callable[[nn.Module], Any]]:
     return {name: make for name, make in found.items() if steps == 1 or name not in ONLY_ONE_STEP}
 
 
-def names(axis: str, size: Size) -> list[str]:
-    """The methods at a point. LPD has no steps and no sites."""
+def names(axis: str, size: Size, only: str = "") -> list[str]:
+    """The methods at a point, or one of them and what it is compared with. LPD has no steps and no sites."""
     lpd = ["plain ensemble", "LPD"] if axis not in ("steps", "sites") else []
-    return [*methods(size), *lpd]
+    found = [*methods(size), *lpd]
+    return [name for name in found if not only or name in (only, "plain")]
 
 
 def passes(size: Size) -> dict[str, Callable[[], None]]:
@@ -217,8 +218,8 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
     return answer
 
 
-def measure(axis: str, value: int, size: Size, rounds: int, keep: bool) -> list[dict[str, Any]]:
-    chosen = names(axis, size)
+def measure(axis: str, value: int, size: Size, rounds: int, keep: bool, only: str = "") -> list[dict[str, Any]]:
+    chosen = names(axis, size, only)
     ratios, turns = apart(timed, chosen, size, rounds, keep)
     memory = {name: apart(peak, step_named, name, size) for name in chosen}
     rows = []
@@ -255,6 +256,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="one method instead of all, such as 'attention AT'")
     parser.add_argument("--axes", default=",".join(AXES))
     parser.add_argument(
         "--keep-memory", action="store_true", help="time without page faults: the allocator gives nothing back"
@@ -270,7 +272,9 @@ def main() -> None:
     for axis, value in ends_first(options.axes.split(",")):
         base, points = AXES[axis]
         if (axis, value) not in known:
-            for row in measure(axis, value, replace(base, **points[value]), options.rounds, options.keep_memory):
+            for row in measure(
+                axis, value, replace(base, **points[value]), options.rounds, options.keep_memory, options.only
+            ):
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"

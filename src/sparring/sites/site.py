@@ -47,6 +47,10 @@ class Site(ABC):
     def install(self, name: str, module: nn.Module, visit: Visit) -> Undo:
         """Make the module call `visit` with the batch-first value that stands here whenever it runs; returns the way back."""
 
+    def added(self, value: Tensor, perturbation: Tensor) -> Tensor:
+        """What stands at an additive site in a perturbed pass."""
+        return value + perturbation
+
     def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
         """Held open during every pass of a step: a chance to share work between passes through `store`."""
         return nullcontext()
