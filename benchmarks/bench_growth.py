@@ -117,7 +117,7 @@ def names(axis: str, size: Size, only: str = "") -> list[str]:
     """The methods at a point, or one of them and what it is compared with. LPD has no steps and no sites."""
     lpd = ["plain ensemble", "LPD"] if axis not in ("steps", "sites") else []
     found = [*methods(size), *lpd]
-    return [name for name in found if not only or name in (only, "plain")]
+    return [name for name in found if not only or name in (only, "plain", "plain ensemble" if only == "LPD" else "")]
 
 
 def passes(size: Size) -> dict[str, Callable[[], None]]:
