@@ -3,6 +3,7 @@
     python benchmarks/bench_growth.py --rounds 3 --out growth.jsonl    # every axis; what the file has already is not run again
     python benchmarks/bench_growth.py --axes layers,steps --out growth.jsonl
     python benchmarks/bench_growth.py --axes steps --keep-memory --out kept.jsonl   # the allocator gives nothing back: no page faults
+    python benchmarks/bench_growth.py --faults --axes parameters --only VAT    # page faults of a step, instead of time
     python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # docs/growth.md from the file, and from kept.jsonl beside it
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
@@ -15,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -202,6 +204,17 @@ def timed(chosen: Sequence[str], size: Size, rounds: int, keep: bool) -> tuple[d
     return found, turns
 
 
+def faults(name: str, size: Size) -> int:
+    """Pages that the system hands out in the fourth step."""
+    torch.set_num_threads(1)
+    step = step_named(name, size)
+    for _ in range(3):
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
 def apart(work: Callable[..., Any], *args: Any) -> Any:
     """Run in a forked process: nothing is imported again, and nothing is left in memory here."""
     context = multiprocessing.get_context("fork")
@@ -261,6 +274,7 @@ def main() -> None:
     parser.add_argument(
         "--keep-memory", action="store_true", help="time without page faults: the allocator gives nothing back"
     )
+    parser.add_argument("--faults", action="store_true", help="print the page faults of a step instead of timing it")
     parser.add_argument("--out", type=Path, default=Path("growth.jsonl"))
     parser.add_argument("--draw", type=Path, help="the folder of the documentation: draw instead of measuring")
     options = parser.parse_args()
@@ -271,10 +285,12 @@ def main() -> None:
     known = {(row["axis"], row["value"]) for row in rows}
     for axis, value in ends_first(options.axes.split(",")):
         base, points = AXES[axis]
-        if (axis, value) not in known:
-            for row in measure(
-                axis, value, replace(base, **points[value]), options.rounds, options.keep_memory, options.only
-            ):
+        size = replace(base, **points[value])
+        if options.faults:
+            for name in names(axis, size, options.only):
+                print(f"{axis} {value:>5}  {name:<26} {apart(faults, name, size):9,} page faults", flush=True)
+        elif (axis, value) not in known:
+            for row in measure(axis, value, size, options.rounds, options.keep_memory, options.only):
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"
