@@ -3,6 +3,7 @@
     python benchmarks/bench_growth.py --rounds 3 --out growth.jsonl    # every axis; what the file has already is not run again
     python benchmarks/bench_growth.py --axes layers,steps --out growth.jsonl
     python benchmarks/bench_growth.py --axes steps --keep-memory --out kept.jsonl   # the allocator gives nothing back: no page faults
+    python benchmarks/bench_growth.py --faults --axes parameters --only VAT    # page faults of a step, instead of time
     python benchmarks/bench_growth.py --draw docs --out growth.jsonl   # docs/growth.md from the file, and from kept.jsonl beside it
 
 A transformer encoder; the sites stand at its first layers, so that nothing can be replayed and every pass is a whole pass. The
@@ -15,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -113,10 +115,11 @@ def methods(size: Size) -> dict[str, Callable[[nn.Module], Any]]:
     return {name: make for name, make in found.items() if steps == 1 or name not in ONLY_ONE_STEP}
 
 
-def names(axis: str, size: Size) -> list[str]:
-    """The methods at a point. LPD has no steps and no sites."""
+def names(axis: str, size: Size, only: str = "") -> list[str]:
+    """The methods at a point, or one of them and what it is compared with. LPD has no steps and no sites."""
     lpd = ["plain ensemble", "LPD"] if axis not in ("steps", "sites") else []
-    return [*methods(size), *lpd]
+    found = [*methods(size), *lpd]
+    return [name for name in found if not only or name in (only, "plain", "plain ensemble" if only == "LPD" else "")]
 
 
 def passes(size: Size) -> dict[str, Callable[[], None]]:
@@ -201,6 +204,17 @@ def timed(chosen: Sequence[str], size: Size, rounds: int, keep: bool) -> tuple[d
     return found, turns
 
 
+def faults(name: str, size: Size) -> int:
+    """Pages that the system hands out in the fourth step."""
+    torch.set_num_threads(1)
+    step = step_named(name, size)
+    for _ in range(3):
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
 def apart(work: Callable[..., Any], *args: Any) -> Any:
     """Run in a forked process: nothing is imported again, and nothing is left in memory here."""
     context = multiprocessing.get_context("fork")
@@ -217,8 +231,8 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
     return answer
 
 
-def measure(axis: str, value: int, size: Size, rounds: int, keep: bool) -> list[dict[str, Any]]:
-    chosen = names(axis, size)
+def measure(axis: str, value: int, size: Size, rounds: int, keep: bool, only: str = "") -> list[dict[str, Any]]:
+    chosen = names(axis, size, only)
     ratios, turns = apart(timed, chosen, size, rounds, keep)
     memory = {name: apart(peak, step_named, name, size) for name in chosen}
     rows = []
@@ -255,10 +269,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="one method instead of all, such as 'attention AT'")
     parser.add_argument("--axes", default=",".join(AXES))
     parser.add_argument(
         "--keep-memory", action="store_true", help="time without page faults: the allocator gives nothing back"
     )
+    parser.add_argument("--faults", action="store_true", help="print the page faults of a step instead of timing it")
     parser.add_argument("--out", type=Path, default=Path("growth.jsonl"))
     parser.add_argument("--draw", type=Path, help="the folder of the documentation: draw instead of measuring")
     options = parser.parse_args()
@@ -269,8 +285,12 @@ def main() -> None:
     known = {(row["axis"], row["value"]) for row in rows}
     for axis, value in ends_first(options.axes.split(",")):
         base, points = AXES[axis]
-        if (axis, value) not in known:
-            for row in measure(axis, value, replace(base, **points[value]), options.rounds, options.keep_memory):
+        size = replace(base, **points[value])
+        if options.faults:
+            for name in names(axis, size, options.only):
+                print(f"{axis} {value:>5}  {name:<26} {apart(faults, name, size):9,} page faults", flush=True)
+        elif (axis, value) not in known:
+            for row in measure(axis, value, size, options.rounds, options.keep_memory, options.only):
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 spread = f"[{row['low']:.2f}, {row['high']:.2f}]"

@@ -1,5 +1,6 @@
 """The charts and tables of docs/growth.md, drawn with the lab's own tools from what bench_growth.py wrote."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,23 @@ def chart(rows: Sequence[Row], axis: str, field: str, label: str) -> str:
             key = f"passes of {name}"
             series[key], colours[key], dashes[key] = (values, [r["by_hand"] for r in mine]), number, 1
     drawing = lines(series, TITLES[axis], label, colours, log_x=True, dashes=dashes)
+    drawing = with_legend(drawing, [name for name in BOUNDS if name in series], bool(dashes))
     opening = drawing.index(">") + 1
     return '<svg xmlns="http://www.w3.org/2000/svg" width="640"' + drawing[4:opening] + STYLE + drawing[opening:] + "\n"
+
+
+def with_legend(drawing: str, names: Sequence[str], dashed: bool) -> str:
+    """The names of the methods in their colours, below the chart: three in a line."""
+    left, top, width, height = map(int, re.findall(r'viewBox="(\d+) (\d+) (\d+) (\d+)"', drawing)[0])
+    entries = [(name, f"--s{list(BOUNDS).index(name)}") for name in names]
+    entries += [("dashed: passes by hand", "--ink")] if dashed else []
+    marks = [
+        f'<text class="tick" x="{left + 8 + number % 3 * width // 3}" y="{top + height + 14 + number // 3 * 15}" '
+        f'style="fill: var({colour})">{name}</text>'
+        for number, (name, colour) in enumerate(entries)
+    ]
+    taller = f'viewBox="{left} {top} {width} {height + 8 + 15 * -(-len(entries) // 3)}"'
+    return re.sub(r'viewBox="[^"]*"', taller, drawing, count=1).replace("</svg>", "".join(marks) + "</svg>")
 
 
 def table(rows: Sequence[Row], axis: str) -> list[str]:

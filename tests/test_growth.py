@@ -23,6 +23,7 @@ POINTS: dict[str, dict[str, int]] = {
     "layers": {"layers": 6},
     "sites": {"layers": 6, "sites": 6},
     "length": {"length": 48},
+    "scores": {"length": 256},
     "batch": {"batch": 20},
     "parameters": {"width": 128},
 }
@@ -51,7 +52,7 @@ def products(step: Callable[[], Any]) -> int:
 
 def slack(name: str, size: growth.Size) -> float:
     """Scores are computed beside the layer's own: a marked layer projects its queries, keys and values once more in a pass."""
-    return 1.01 + (0.13 * size.sites / size.layers if name == "attention AT" else 0)
+    return 1.01 + (0.055 * size.sites / size.layers if name == "attention AT" else 0)
 
 
 @pytest.mark.parametrize("point", ["steps", *(pytest.param(p, marks=pytest.mark.long) for p in POINTS if p != "steps")])

@@ -267,7 +267,7 @@ def placed_value(site: Site, value: Tensor, placed: Tensor | None) -> Tensor:
             raise ValueError(
                 f"{site} holds shape {tuple(value.shape)}; a perturbation of shape {tuple(placed.shape)} does not fit"
             )
-        return value + (placed if placed.dtype == value.dtype else placed.to(value.dtype))
+        return site.added(value, placed if placed.dtype == value.dtype else placed.to(value.dtype))
     if shape is None:
         raise ValueError(f"{site} takes a mask of shape {tuple(value.shape)}, got {tuple(placed.shape)}")
     return placed

@@ -51,6 +51,10 @@ class Site(ABC):
         """What to call the model with instead of `inputs`, where the site stands at its door; None: `install` finds it inside."""
         return None
 
+    def added(self, value: Tensor, perturbation: Tensor) -> Tensor:
+        """What stands at an additive site in a perturbed pass."""
+        return value + perturbation
+
     def sharing(self, store: dict[Any, Any]) -> AbstractContextManager[None]:
         """Held open during every pass of a step: a chance to share work between passes through `store`."""
         return nullcontext()

@@ -126,7 +126,7 @@ def _tiles(
     example, unit = ((lower < 0) & (upper > 0)).nonzero(as_tuple=True)
     shape = graph[position].shape
     tiles: list[tuple[Tensor, Window | None]] = [(torch.arange(len(unit), device=unit.device), None)]
-    if len(shape) == 3:
+    if len(shape) == 3 and len(unit) > capacity(graph, lower.dtype, memory):  # else all walk back at once
         corners = [(top, left) for top in range(0, shape[1], TILE) for left in range(0, shape[2], TILE)]
         line, column = unit // shape[2] % shape[1], unit % shape[2]
         tiles = [

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ...penalties import full_precision
 from ..site import Undo
 from .registry import ScoreVisit
+from .shift import shift_of
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -119,7 +120,7 @@ def _attend(
         placed = visit(placed, valid)
     if placed is scores:
         return watch.kernel(module, query, key, value, attention_mask, **kwargs)
-    shift = (placed - scores).to(query.dtype)
+    shift = shift_of(placed, scores).to(query.dtype)
     return watch.kernel(module, query, key, value, _added(mask, shift), **kwargs)
 
 

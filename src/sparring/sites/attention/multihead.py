@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from ...penalties import full_precision
 from ..site import Undo, patch_forward
 from .registry import ScoreVisit, register_attention
+from .shift import shift_of
 
 
 @register_attention(nn.MultiheadAttention)
@@ -35,7 +36,7 @@ def install_multihead(module: nn.Module, visit: ScoreVisit) -> Undo:
             return attend(
                 query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal, **rest
             )
-        shift = (placed - scores).flatten(0, 1).to(query.dtype)  # (B * heads, queries, keys)
+        shift = shift_of(placed, scores).flatten(0, 1).to(query.dtype)  # (B * heads, queries, keys)
         mask = shift if mask is None else shift + mask
         return attend(query, key, value, key_padding_mask=padding, attn_mask=mask, is_causal=False, **rest)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ...nn.matching import match, pattern
 from ..site import Kind, Site, Undo, Visit
 from .registry import adapter_of, reachable
+from .shift import shifted
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ class Scores(Site):
         adapter = adapter_of(module)
         assert adapter is not None, "modules() finds layers with an adapter only"
         return adapter(module, visit_heads)
+
+    def added(self, value: Tensor, perturbation: Tensor) -> Tensor:
+        return shifted(value, perturbation)
 
     def _visit(self, name: str, scores: Tensor, valid: Tensor | None, visit: Visit) -> Tensor:
         if self.heads is None:
