@@ -14,6 +14,9 @@ from torch import Tensor, nn
 import sparring as sp
 from ranks import free_port, on_ranks
 from sparring.lab.data.batches import epoch
+from sparring.lab.registry import task
+from sparring.lab.runs.checkpoint import load
+from sparring.lab.runs.run import execute
 from sparring.lab.task import DEFAULTS, Data, Method, Setting, Split, Task
 from sparring.lab.training.items import Items
 from sparring.lab.training.train import Session, train
@@ -159,6 +162,30 @@ def test_an_update_without_anything_to_count_changes_nothing() -> None:
 def test_without_accumulation_a_loss_stays_the_mean_it_is() -> None:
     items = Items(Accelerator(cpu=True), several=False)
     assert (items.add(7), items.taken()) == (1, None)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_stopped_amid_unequal_batches_ends_in_the_same_bits(tmp_path: Path) -> None:
+    """What is counted since the last update is not saved, and need not be: a run goes on from an update."""
+    changes = {"epochs": 1, "examples": 60, "tokens": 100, "accumulate": 3, "average": "never", "steps": 2}
+    setting = task("multi30k").setting("free_lb", overrides=changes)
+    sizes: list[int] = []
+
+    def stop(session: Session) -> None:
+        sizes.extend(len(index) for index in session.plan(0))
+        if session.progress.step == 5:
+            raise Stop
+
+    execute(setting, tmp_path / "whole")
+    with pytest.raises(Stop):
+        execute(setting, tmp_path / "parts", checkpoint_every=0.0, watch=stop)
+    execute(setting, tmp_path / "parts")
+    assert len(set(sizes)) > 1
+    whole, parts = (load(tmp_path / name)["best"] for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
 def on_rank(rank: int, world: int, port: int) -> dict[str, dict[str, Tensor]]:
