@@ -324,8 +324,13 @@ def test_items_make_uneven_batches_one(reduction: Any) -> None:
     y[0, 2:] = y[4, 1:] = -100
     objective = recipes.adversarial_training(net, sp.cross_entropy, ball=sp.L2(0.5), reduction=reduction)
     items = int((y != -100).sum()) if reduction == "tokens" else 6
+    assert objective.counted is None
     whole = objective(x, y)
+    assert objective.counted == items
     parts = [objective(x[rows], y[rows], items=items) for rows in (slice(0, 1), slice(1, 6))]
+    assert objective.counted == items - (
+        2 if reduction == "tokens" else 1
+    )  # of the last part, whatever it is divided by
     torch.testing.assert_close(sum(parts), whole)
     parameters = list(net.parameters())
     torch.testing.assert_close(torch.autograd.grad(sum(parts), parameters), torch.autograd.grad(whole, parameters))

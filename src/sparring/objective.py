@@ -94,6 +94,7 @@ class Objective(nn.Module):
         self.number = 0
         self._ground = Ground(devices=devices_of(model))
         self._notes: dict[str, Any] = {}
+        self._counted: Tensor | int | None = None
         self._shares = ClassShares()
         self._questions = Questions()
         self._warned = False
@@ -207,6 +208,15 @@ class Objective(nn.Module):
     def update_each_loss(self) -> bool:
         """Whether the optimiser steps after every loss of `steps`, instead of once after the last."""
         return any(isinstance(term, Leading) and term.update_each_loss and not term.idle for term in self.terms)
+
+    @property
+    def counted(self) -> Tensor | int | None:
+        """How many examples, or tokens, the last loss is a mean over, the unlabelled ones aside; None before the first call.
+
+        Times its count a loss is a sum: with it a training loop can weigh the batches that it accumulates. A tensor where
+        there is a mask, so that nobody waits for the device.
+        """
+        return self._counted
 
     @property
     def diagnostics(self) -> dict[str, float]:
@@ -341,6 +351,7 @@ class Objective(nn.Module):
         step.notes["forward_passes"] = step.forward_passes
         step.notes["backward_passes"] = step.backward_passes + 1
         own["_notes"] = step.notes
+        own["_counted"] = step.counted
         if self.training:
             own["number"] += 1
 

@@ -330,6 +330,14 @@ def test_every_command_speaks_json(here: Path, capsys: pytest.CaptureFixture[str
     assert None in told(capsys, "data", "where", "mnist", "--data", "nowhere")[1]["files"].values()
 
 
+@pytest.mark.parametrize("name", ["rte", "multi30k"])
+def test_a_width_that_no_heads_fit_is_one_sentence(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, _, err = said(capsys, "run", name, "--set", "width=30", "--set", "epochs=1", "--set", "examples=40")
+    assert code == 2
+    assert "width=30 does not divide among 4 heads; use a multiple of 4, such as 32" in " ".join(err.split())
+    assert len(err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "arguments", [["run", "sequential-digit"], ["evaluate", "nowhere"], ["comprae"], ["data", "get", "zzz"]]
 )

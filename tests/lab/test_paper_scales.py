@@ -1,9 +1,10 @@
-"""Every number of the `paper` scales of the recurrent tasks, and the optimisers of the others, with the source beside it.
+"""Every number of the `paper` scales of recurrent tasks, sentences and translation, and the optimisers of the others, with the source beside it.
 
 P: Adversarial Dropout for Recurrent Neural Networks (section or appendix). S: its released code for sequential MNIST
 (train.py, utilities.py). T: its released code for text. L: its language model, as noted from its authors. A: AWD-LSTM's
 repository (README and defaults). F: fraternal dropout's repository. M: Miyato, Dai and Goodfellow (2017) and their code. V: Miyato et al. (2018), appendix D. Z: SALT (Zuo et al. 2021).
-O: our own choice, where the paper is silent or the data set is not in it.
+B: the Transformer of Vaswani et al. (2017), which Z 4.2 names. Q: fairseq's examples, whose scripts Z B.1 names. O: our own choice, where the
+paper is silent or the data set is not in it.
 """
 
 import math
@@ -16,6 +17,7 @@ import sparring as sp
 from sparring.lab.models.recurrent import SequenceClassifier
 from sparring.lab.registry import task
 from sparring.lab.studies.library import studies
+from sparring.lab.tasks import glue, translation
 from sparring.lab.tasks.sequences.task import order, sequences
 
 SEQUENCES = [
@@ -108,23 +110,92 @@ FEW_LABELS = [
     ("plain", "optimiser", "adam", "V"), ("plain", "lr", 2e-3, "V"), ("plain", "schedule", "linear", "V"), ("plain", "decay_from", 0.5, "V"),
     ("plain", "batch", 64, "V"), ("vat", "unlabelled_batch", 256, "V"), ("plain", "epochs", 500, "V"), ("plain", "epoch_batches", 200, "V"),
 ]  # fmt: skip
-TRANSLATION = [
-    ("plain", "optimiser", "adam", "Z B.1"), ("plain", "schedule", "inverse_sqrt", "Z B.1"), ("plain", "label_smoothing", 0.1, "Z B.1"),
-    ("plain", "warmup", 0.1, "O"), ("plain", "beta2", 0.98, "Z B.1"), ("plain", "lr", 1e-3, "Z B.1"),
-]  # fmt: skip
+
+
+def competing(follower: dict[str, tuple[object, str]]) -> list[tuple[str, str, object, str]]:
+    """The methods of Z's tables and their controls: SALT's follower is Z's, and Z says nothing about that of the others."""
+    climbing = ("adversarial_training", "free_at", "free_lb", "free_lb_regulariser", "smart", "vat")
+    rows = [("salt", name, value, source) for name, (value, source) in follower.items()]
+    rows += [
+        (method, name, value, "O: as SALT")
+        for method in ("noise", *climbing)
+        for name, (value, _) in follower.items()
+        if (name in ("radius", "norm") or method != "noise") and (name != "start" or not method.startswith("free_lb"))
+    ]
+    rows += [
+        (method, "weight", 1.0, "O: Z eq. 1 tunes alpha and does not name it")
+        for method in ("noise", "r_drop", *climbing, "salt")
+    ]
+    rows += [(method, "penalty", "kl", "Z app. A") for method in ("vat", "salt")]
+    return [
+        *rows, ("free_lb_regulariser", "penalty", "kl", "O: Z 4.1 names none, as SALT"), ("noise", "penalty", "kl", "O: as SALT"),
+        ("smart", "penalty", "symmetric_kl", "O: SMART's own"), ("smart", "proximal_weight", 1.0, "O: equal parts"),
+        ("r_drop", "penalty", "symmetric_kl", "O: R-Drop's own"), ("salt", "detach_clean", False, "Z eq. 4"),
+        ("vat", "detach_clean", True, "V: what is predicted now is a constant; Z runs no VAT"), ("salt", "unroll", "autograd", "Z 4: higher"),
+    ]  # fmt: skip
+
+
+def borrowed(rows: list[tuple[str, str, object, str]], why: str) -> list[tuple[str, str, object, str]]:
+    """The settings of another data set, for one that is not in the paper."""
+    return [(*row[:3], why) for row in rows]
+
+
+def translating(radius: float, step_size: float) -> list[tuple[str, str, object, str]]:
+    """What the corpora have in common, and their followers."""
+    follower: dict[str, tuple[object, str]] = {
+        "radius": (radius, "Z table 8"), "norm": ("l2", "Z B.1"), "steps": (1, "Z table 8"), "step_size": (step_size, "Z table 8"),
+        "start": (1e-4, "Z table 8"), "update": ("raw", "Z B.1: SGD, of SGD and Adam"),
+    }  # fmt: skip
+    return [
+        ("plain", "encoder", "scratch", "Z 4.2"), ("plain", "examples", 0, "Z table 1: all"), ("plain", "layers", 6, "Z 4.2: B"),
+        ("plain", "pre_norm", False, "Z 4.2: B"), ("plain", "share", True, "Z 4.2: B, section 3.4"), ("plain", "dropout", 0.3, "O: Q"),
+        ("plain", "label_smoothing", 0.1, "O: B, Q"), ("plain", "schedule", "inverse_sqrt", "O: B, Q"),
+        ("plain", "warmup", 0.1, "O: a share, so that short runs have one"), ("plain", "average", "epochs", "O: B, Q"),
+        ("plain", "optimiser", "adam", "Z B.1"), ("plain", "beta2", 0.98, "Z B.1"), ("plain", "lr", 1e-3, "Z table 8"), *competing(follower),
+    ]  # fmt: skip
+
+
 TALKS = [
-    *TRANSLATION,
-    ("plain", "tokens", 8_000, "Z B.1: 64k"),
-    ("plain", "accumulate", 8, "Z B.1: 64k"),
-    ("plain", "epochs", 100, "O"),
-]
-TUNING = [("plain", "schedule", "linear", "O"), ("plain", "warmup", 0.1, "O")]
+    ("plain", "train", "train", "Z table 1"), ("plain", "length", 175, "Q"), ("plain", "width", 512, "Z 4.2"),
+    ("plain", "pieces", 10_000, "O: Z B.1 has as many merges, here letters count too"), ("plain", "tokens", 8_000, "Z B.1"),
+    ("plain", "accumulate", 8, "Z B.1: 64k tokens"), ("plain", "epochs", 100, "O: until nothing gets better"),
+]  # fmt: skip
+GERMAN = [
+    *translating(0.3, 1e-4), *TALKS, ("plain", "heads", 4, "Z 4.2"), ("plain", "inner", 1024, "Z 4.2"),
+    ("plain", "beam", 9, "Z table 8"), ("plain", "length_penalty", 1.5, "Z table 8"),
+]  # fmt: skip
+VIETNAMESE = [
+    *translating(0.1, 1e-5), *TALKS, ("plain", "heads", 8, "Z 4.2"), ("plain", "inner", 2048, "Z 4.2"),
+    ("plain", "beam", 10, "Z table 8"), ("plain", "length_penalty", 1.0, "Z table 8"),
+]  # fmt: skip
+NEWS = [
+    *translating(0.3, 1e-4), ("plain", "train", "train.tok.clean.bpe.32000", "Z B.1: the pre-processed data"),
+    ("plain", "length", 0, "Z B.1: the pre-processed data as they are"), ("plain", "width", 1024, "Z 4.2: big"), ("plain", "heads", 16, "Z 4.2: big"),
+    ("plain", "inner", 4096, "Z 4.2: big"), ("plain", "pieces", 32_000, "O: the pre-processed data have as many merges, here letters count too"), ("plain", "tokens", 7_500, "O: a part of 450k"),
+    ("plain", "accumulate", 60, "Z B.1: 450k tokens"), ("plain", "beam", 4, "Z table 8"), ("plain", "length_penalty", 0.6, "Z table 8"),
+    ("plain", "epochs", 20, "O: until nothing gets better"),
+]  # fmt: skip
+TUNED_FOLLOWER: dict[str, tuple[object, str]] = {
+    "radius": (1.0, "Z B.2"), "norm": ("l2", "Z B.2"), "steps": (2, "Z B.2"), "update": ("adam", "Z B.2"),
+    "step_size": (1e-5, "Z B.2: of 1e-5 and lr"), "start": (1e-5, "Z B.2: of 1e-5 and 1e-4"),
+}  # fmt: skip
+TUNING = [
+    ("plain", "encoder", "google-bert/bert-base-uncased", "Z 4.3"), ("plain", "freeze_words", False, "Z 4.3"),
+    ("plain", "examples", 0, "Z table 7: all"), ("plain", "validated", 0, "O: all of a tenth of the training set, the development set is the test"),
+    ("plain", "length", 128, "O: memory"), ("plain", "width", 128, "O: not BERT's, of encoder=scratch"),
+    ("plain", "layers", 2, "O: not BERT's, of encoder=scratch"), ("plain", "dropout", 0.1, "Z B.2"), ("plain", "epochs", 6, "Z B.2"),
+    ("plain", "patience", 0, "Z B.2: all epochs, and the best one counts"), ("plain", "batch", 32, "Z B.2: of 4, 8, 16 and 32"),
+    ("plain", "optimiser", "adam", "Z B.2"), ("plain", "beta2", 0.98, "Z B.2"), ("plain", "lr", 5e-5, "Z B.2: of 5e-5, 1e-4 and 5e-4"),
+    ("plain", "clip", 1.0, "Z B.2"), ("plain", "schedule", "linear", "O: BERT's own"), ("plain", "warmup", 0.1, "O: BERT's own"),
+    *competing(TUNED_FOLLOWER),
+]  # fmt: skip
+GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "anli")
 BABI = [("plain", "epochs", 100, "O")]
 TABLES = {
     "smnist": [*SEQUENCES, ("plain", "permuted", False, "P 5.1")], "pmnist": [*SEQUENCES, ("plain", "permuted", True, "P 5.1")],
     "ptb-tuned": [*TUNED, PTB[0]], "wikitext-2-tuned": [*TUNED, WIKITEXT[0]], "few-labels-mnist": FEW_LABELS,
-    "multi30k": TALKS, "iwslt14-de-en": TALKS, "iwslt15-en-vi": TALKS, "wmt16-en-de": [*TRANSLATION, ("plain", "epochs", 20, "O")],
-    "rte": TUNING, "anli": TUNING, "babi-1": BABI, "babi-2": BABI, "babi-3": BABI,
+    "multi30k": borrowed(GERMAN, "O: not in Z, as De-En"), "iwslt14-de-en": GERMAN, "iwslt15-en-vi": VIETNAMESE, "wmt16-en-de": NEWS,
+    **dict.fromkeys(GLUE, TUNING), **dict.fromkeys(("snli", "multinli"), borrowed(TUNING, "O: not in Z, as MNLI")), "babi-1": BABI, "babi-2": BABI, "babi-3": BABI,
     "movielens-1m": [("vae-drop", "epochs", 200, "O"), ("vae-drop", "batch", 250, "O"), ("vae-drop", "lr", 1e-3, "O"), ("vae-drop", "optimiser", "adam", "O")],
     "ptb": [*LANGUAGE, *PTB], "wikitext-2": [*LANGUAGE, *WIKITEXT],
     "imdb": [*SENTIMENT, *IMDB, ("plain", "epochs", 30, "P app. 5: 15,000 steps")], "elec": [*SENTIMENT, *ELEC, ("plain", "epochs", 20, "P app. 5: 10,000 steps")], "imdb-words": [*READER, *IMDB], "elec-words": [*READER, *ELEC],
@@ -137,7 +208,13 @@ def test_the_paper_scale_is_its_source(name: str, method: str, setting: str, val
     assert task(name).setting(method, "paper")[setting] == value, source
 
 
-@pytest.mark.parametrize("name", ["smnist", "pmnist", "ptb", "wikitext-2", "imdb", "elec", "imdb-words", "elec-words"])
+COMPLETE = [
+    *("smnist", "pmnist", "ptb", "wikitext-2", "imdb", "elec", "imdb-words", "elec-words"),
+    *(entry.name for entry in (*glue.TASKS, *translation.TASKS)),
+]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
 def test_no_number_of_a_paper_scale_is_without_a_source(name: str) -> None:
     entry, pinned = task(name), {row[:2] for row in TABLES[name]}
     wanted = {("plain", setting) for setting in entry.scales["paper"]}

@@ -96,3 +96,50 @@ def test_an_objective_in_the_middle_of_a_step_can_be_copied(recipe) -> None:
     next(losses).backward()
     assert len(list(copy.deepcopy(objective).steps(x, y))) == 3
     pickle.dumps(objective.terms[0].by)
+
+
+@pytest.mark.parametrize("update", ["raw", "adam"])
+def test_what_the_loop_makes_of_a_loss_does_not_move_the_follower(update: str) -> None:
+    """A scaled loss, an accumulated one: the follower climbs the sum of what its examples are charged."""
+    ((x, y),) = batches(1)
+    make = lambda: sp.recipes.free_lb(
+        build(), sp.cross_entropy, ball=sp.L2(RADIUS), steps=3, step_size=SIZE, start=0.0, update=update
+    )
+    whole, found = make()(x, y), 0.0
+    for loss in make().steps(x, y):
+        found = found + loss.detach()
+        (1e-3 * loss).backward()
+    torch.testing.assert_close(found, whole.detach(), rtol=1e-9, atol=0)
+    carried: list[Tensor] = []
+    for factor in (1.0, 1e-3):
+        objective = sp.recipes.free_at(
+            build(), sp.cross_entropy, ball=sp.L2(RADIUS), steps=3, step_size=SIZE, update=update
+        )
+        for loss in objective.steps(x, y):
+            (factor * loss).backward()
+        carried.append(objective.state_dict()["stateful.0.carried.deltas.0"])
+    torch.testing.assert_close(*carried, rtol=1e-9, atol=0)
+    assert carried[0].norm() > 0.01
+
+
+class Placed(nn.Module):
+    """Words and places; all examples share the places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.head = nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.head(x + self.places(torch.arange(3)))).mean(1)
+
+
+def test_the_follower_of_something_shared_does_not_move_with_the_loss_either() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 3, 4, dtype=torch.float64), torch.arange(5) % 2
+    ascent = {"ball": sp.L2(1.0), "steps": 3, "step_size": 0.3, "start": 0.0, "update": "raw"}
+    objective = sp.recipes.free_lb(Placed().double(), sp.cross_entropy, at="places", **ascent)
+    whole, found = objective(x, y).detach(), 0.0
+    for loss in objective.steps(x, y):
+        found = found + loss.detach()
+        (1e-3 * loss).backward()
+    torch.testing.assert_close(found, whole, rtol=1e-9, atol=0)

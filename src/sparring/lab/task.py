@@ -131,7 +131,9 @@ class Trainable(Protocol):
     def steps(self, inputs: Any, targets: Any) -> Iterator[Tensor]:
         """The losses of one training step, each to be back-propagated before the next is asked for.
 
-        Where the task has unlabelled data, the loop adds `unlabelled=` with the inputs drawn for this step.
+        Where the task has unlabelled data, the loop adds `unlabelled=` with the inputs drawn for this step. Each loss is a mean
+        over the batch's examples; one over something else has an attribute `counted`, the number of what the last loss is over,
+        by which batches that make one update together are weighed.
         """
 
 

@@ -63,6 +63,7 @@ class Step:
         cache: a place for anything worth sharing between passes of this step.
         notes: diagnostics, by key; a function is asked when they are read.
         speaker: the name of the term that plays now.
+        counted: how many examples, or tokens, the first mean of the step was over: the labelled ones where there are any.
     """
 
     model: nn.Module
@@ -85,6 +86,7 @@ class Step:
     speaker: str = ""
     forward_passes: int = 0
     backward_passes: int = 0
+    counted: Tensor | int | None = None
     memory: Memory = field(default_factory=Memory)
     held: Held | None = None
     noise: RandomState | None = None
@@ -278,11 +280,18 @@ class Step:
 
     def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
         if counts is None:
+            self._count(values.shape[0])
             return values.mean() if self.items is None else values.sum() / self._divisor(values.shape[0], values)
         weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
         total = torch.where(counts > 0, values, 0.0)
         total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
-        return total / self._divisor(weights.sum(), values)
+        count = weights.sum()
+        self._count(count)
+        return total / self._divisor(count, values)
+
+    def _count(self, count: Tensor | int) -> None:
+        if self.counted is None:
+            self.counted = count
 
     def _divisor(self, count: Tensor | int, like: Tensor) -> Tensor | float:
         if isinstance(self.items, str):

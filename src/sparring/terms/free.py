@@ -105,7 +105,7 @@ class FreeLB(Leading):
                 outputs = step.run({self.site: placement}, noise=noise, moves_statistics=k == 0 and not compare)
                 clean = self.term.reference(step) if compare else None
                 charge = self.term.settle(step, clean, outputs, at_step(self.term.weight, step.number))
-            grads = Captured(points) if outside else None
+            grads = Captured(points, charge) if outside else None
             share = step.average(charge, outputs) / player.steps
             mean = mean + share.detach()
             step.notes["mean_loss"] = mean
@@ -123,13 +123,22 @@ class FreeLB(Leading):
 
 
 class Captured:
-    """The gradients that somebody else's backward pass brings to our own leaves."""
+    """The gradients that somebody else's backward pass brings to our own leaves: those of the summed charge.
 
-    def __init__(self, leaves: Sequence[Tensor]) -> None:
-        self.found: list[Tensor | None] = [None] * len(leaves)
+    What a training loop makes of a loss, and how many examples share it, is no business of the follower: each example's gradient
+    is divided by the factor that reached its charge.
+
+    Args:
+        leaves: the perturbations, one row per example.
+        charge: what each example is charged, (B,).
+    """
+
+    def __init__(self, leaves: Sequence[Tensor], charge: Tensor) -> None:
+        self.found: list[Tensor | None] = [None] * (len(leaves) + 1)
         self.leaves = leaves
-        for index, leaf in enumerate(leaves):
-            leaf.register_hook(self._keep(index))
+        for index, tensor in enumerate((*leaves, charge)):
+            if tensor.requires_grad:
+                tensor.register_hook(self._keep(index))
 
     def _keep(self, index: int) -> Callable[[Tensor], None]:
         def keep(gradient: Tensor) -> None:
@@ -140,7 +149,13 @@ class Captured:
 
     def take(self) -> list[Tensor]:
         """What arrived; zeros where nothing did (the caller did not back-propagate)."""
-        return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(self.leaves, self.found, strict=True)]
+        *found, factors = self.found
+        if factors is None:
+            return [torch.zeros_like(leaf) for leaf in self.leaves]
+        return [
+            torch.zeros_like(leaf) if g is None else g / _fitted(factors, leaf)
+            for leaf, g in zip(self.leaves, found, strict=True)
+        ]
 
 
 class FreeAT(nn.Module, Leading):
@@ -197,9 +212,10 @@ class FreeAT(nn.Module, Leading):
             return leaves[-1]
 
         outputs = step.run({self.site: place}, noise=None, moves_statistics=True)
-        total = step.average(self.term.settle(step, None, outputs, at_step(self.term.weight, step.number)), outputs)
+        charge = self.term.settle(step, None, outputs, at_step(self.term.weight, step.number))
+        total = step.average(charge, outputs)
         if total.requires_grad:
-            self._captured = Captured(leaves)
+            self._captured = Captured(leaves, charge)
         self.carried = self.carried._replace(deltas=tuple(leaf.detach() for leaf in leaves))
         self._slots = slots
         return total, step
@@ -234,6 +250,13 @@ class FreeAT(nn.Module, Leading):
             parts[part] = tuple(state_dict.pop(key).clone() for key in keys)
         self.carried = State(**parts)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def _fitted(factors: Tensor, leaf: Tensor) -> Tensor:
+    """The factor of every row of a leaf; of one that all examples share, their mean. 1 where nothing counts: the gradient is zero."""
+    if len(leaf) != len(factors):
+        factors = (factors.sum() / (factors != 0).sum().clamp_min(1)).view(1)
+    return _rows(torch.where(factors == 0, 1.0, factors), leaf)
 
 
 def _rows(good: Tensor, like: Tensor) -> Tensor:

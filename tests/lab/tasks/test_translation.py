@@ -161,7 +161,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": 2}))
     with pytest.raises(LabError, match="beam=0 does not fit; it must be at least 1"):
         prepare(task("multi30k").setting("plain", overrides={**SHORT, "beam": 0}))
-    with pytest.raises(ValueError, match="heads=5, layers=1"):
+    with pytest.raises(ValueError, match="width=32 does not divide among 5 heads; use a multiple of 5, such as 35"):
         prepare(task("multi30k").setting("plain", overrides={**SHORT, "heads": 5}))
     with pytest.raises(LabError, match="beta2=1 does not fit; it must lie below 1"):
         task("multi30k").setting("plain", overrides={"beta2": 1})

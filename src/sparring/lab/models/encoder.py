@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .transformer.layers import check_heads
+
 
 class Embeddings(nn.Module):
     """Words, positions and which sentence, summed and normalised."""
@@ -75,6 +77,7 @@ class SentenceEncoder(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        check_heads(width, heads)
         self.embeddings = Embeddings(vocabulary, width, length, dropout)
         self.layers = nn.ModuleList(Layer(width, heads, dropout) for _ in range(layers))
         self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, outputs)

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Value] = {
     "unlabelled_batch": 0,  # unlabelled examples beside each batch; 0: none
     "epoch_batches": 0,  # batches of an epoch, drawn from pass after pass over the data; 0: one pass
     "tokens": 0,  # above 0: positions of one update and process, padding counted, instead of `batch` examples
-    "accumulate": 1,  # batches whose gradients are summed up (as a mean) into one update
+    "accumulate": 1,  # batches of one update, whose gradient is that of the mean over all their examples, or tokens
     "optimiser": "adam",  # adam, amsgrad, adamw, sgd, rmsprop
     "lr": 1e-3,
     "momentum": 0.9,  # sgd only

@@ -23,6 +23,7 @@ from ..streamed import Streamed
 from ..task import Data, Setting, Task, Trainable
 from ..text import Memory
 from .denormals import flushed
+from .items import Count, Items
 from .progress import Progress
 from .randomness import random_state, restore_random_state
 from .settings import check
@@ -56,6 +57,8 @@ class Session:
         self.total = sum(lengths)
         updates = sum(-(-length // group) for length in lengths)  # the last update of an epoch may be of fewer batches
         self.update = Update(self.model, self.setting, updates, self.accelerator)
+        several = group > 1 and not getattr(self.objective, "update_each_loss", False)
+        self.items = Items(self.accelerator, several or self.accelerator.num_processes > 1)
         self.model.register_forward_pre_hook(self.count_pass)
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
@@ -139,12 +142,11 @@ class Session:
                 self.progress.refuse(float(loss.detach()), self.progress.batch + 1)
             yield loss
 
-    def share(self) -> float:
-        """The factor of this batch's losses: accelerate divides them by `accumulate`, an update may be of fewer batches."""
-        group, objective = self.setting["accumulate"], self.objective
-        begun = self.progress.batch // group * group
-        batches = 1 if objective is None or objective.update_each_loss else min(group, self.per_epoch - begun)
-        return float(group / batches)
+    def counted(self, index: Any) -> Count:
+        """What the loss just computed is a mean over; a method that does not say so means its examples (words of a text)."""
+        count: Count | None = getattr(self.objective, "counted", None)
+        examples = index.stop - index.start if isinstance(index, slice) else len(index)
+        return examples if count is None else count
 
     def last_before_update(self, number: int, targets: Any) -> AbstractContextManager[None]:
         """Where loss `number` of a step is back-propagated: gradients leave for the other processes if an update follows it.
@@ -255,13 +257,16 @@ def train(
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             losses: list[Tensor] = []
             for loss in session.losses(inputs, targets):
+                if not losses or objective.update_each_loss:
+                    factor = session.items.add(session.counted(index))
                 with session.last_before_update(len(losses), targets):
-                    accelerator.backward(loss * session.share())
+                    # accelerate divides every loss by the number of batches to accumulate, whatever they hold
+                    accelerator.backward(loss * (factor * accelerator.gradient_accumulation_steps))
                 losses.append(accelerator.reduce(loss.detach().clone(), reduction="mean"))
                 if objective.update_each_loss:
-                    session.update(rate)
+                    session.update(rate, session.items.taken())
             if session.settled and not objective.update_each_loss:
-                session.update(rate)
+                session.update(rate, session.items.taken())
             if session.settled:
                 session.update.schedule.step()
             p.seconds += time.process_time() - started

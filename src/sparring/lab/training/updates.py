@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -94,9 +94,18 @@ class Update:
         self.gradients = Gradients(list(model.parameters()), accelerator.num_processes)
         self.average = Average(model, setting["average"], setting["average_patience"], setting["average_epochs"])
 
-    def __call__(self, rate: float = 1.0) -> None:
-        """One update; `rate` is a factor of the learning rate for this one."""
+    def __call__(self, rate: float = 1.0, items: Tensor | float | None = None) -> None:
+        """One update.
+
+        Args:
+            rate: a factor of the learning rate for this one.
+            items: where losses were sums, what the gradients are divided by to be those of a mean.
+        """
         self.gradients.settle()
+        if items is not None:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(items)
         if self.accelerator.num_processes > 1:
             for buffer in self.model.buffers():  # batch-norm statistics: the main process's for everybody
                 torch.distributed.broadcast(buffer, 0)

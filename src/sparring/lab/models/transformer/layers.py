@@ -7,6 +7,23 @@ from torch.nn import functional as F
 Memory = tuple[Tensor, Tensor]  # keys and values, each (B, heads, T, width / heads)
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a width that does not divide among the heads, before torch does in words of its own.
+
+    >>> check_heads(30, 4)
+    Traceback (most recent call last):
+    ...
+    ValueError: width=30 does not divide among 4 heads; use a multiple of 4, such as 32
+    """
+    if heads < 1:
+        raise ValueError(f"heads={heads} does not fit width={width}: attention needs at least one head")
+    if width < 1 or width % heads:
+        near = max(1, -(-width // heads)) * heads
+        raise ValueError(
+            f"width={width} does not divide among {heads} heads; use a multiple of {heads}, such as {near}"
+        )
+
+
 class Attention(nn.Module):
     """Multi-head attention in two halves: what is attended to can be kept from one call to the next."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers import DecoderLayer, EncoderLayer, Memory
+from .layers import DecoderLayer, EncoderLayer, Memory, check_heads
 
 PAD, START, END = 0, 1, 2
 
@@ -67,10 +67,9 @@ class Translator(nn.Module):
         share: bool = True,
     ) -> None:
         super().__init__()
-        if layers < 1 or heads < 1 or width % heads:
-            raise ValueError(
-                f"Translator(width={width}, heads={heads}, layers={layers}): heads divide width, layers >= 1"
-            )
+        check_heads(width, heads)
+        if layers < 1:
+            raise ValueError(f"layers={layers} does not fit: a translator has at least one layer")
         self.width = width
         self.source_words = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.target_words = nn.Embedding(vocabulary, width, padding_idx=PAD)
