@@ -201,7 +201,7 @@ def test_every_task_builds_its_networks_and_the_papers_settings_are_pinned(name)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["cifar100-ensemble", "tiny-imagenet-ensemble"])
+@pytest.mark.parametrize("name", ["cifar10-ensemble", "cifar100-ensemble", "tiny-imagenet-ensemble"])
 def test_the_papers_networks_take_a_step(name):
     chosen = task(name)
     setting = chosen.setting("at-lpd", "paper")

@@ -5,10 +5,11 @@ import os
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from sparring.lab.data.camvid import VOID
+from sparring.lab.data.camvid import VOID, Scenes
 from sparring.lab.errors import LabError
 from sparring.lab.runs.run import prepare
 from sparring.lab.task import Data, Split
@@ -87,6 +88,20 @@ def test_camvid_is_read_as_the_task_wants_it() -> None:
     assert data.train.inputs.shape[1:] == (3, 30, 40)
     assert data.train.inputs.abs().max() <= 1
     assert set(data.train.targets.unique().tolist()) <= set(range(12))
+
+
+def test_scenes_are_made_smaller_by_means_and_labels_by_their_middle() -> None:
+    found = Scenes(
+        np.arange(2 * 3 * 7 * 9, dtype=np.uint8).reshape(2, 3, 7, 9), np.zeros((2, 7, 9), np.uint8), ("a", "b")
+    )
+    found.labels[0, 1, 4] = 5
+    split = segmentation.scenes(found, 3)
+    assert split.inputs.shape == (2, 3, 2, 3)
+    assert split.targets.shape == (2, 2, 3)
+    assert split.targets[0].tolist() == [[0, 5, 0], [0, 0, 0]]
+    square = found.images[1, 2, 3:6, 6:9].astype(float) / 127.5 - 1
+    assert float(split.inputs[1, 2, 1, 2]) == pytest.approx(square.mean(), abs=1e-6)
+    assert torch.equal(segmentation.scenes(found, 1).targets, torch.from_numpy(found.labels).long())
 
 
 def test_the_papers_numbers() -> None:

@@ -7,6 +7,7 @@ from sparring.lab.models.birnn import Encoder
 from sparring.lab.registry import task
 from sparring.lab.tasks.attention import TASKS
 from sparring.lab.tasks.attention.made_up import NEGATIVE, POSITIVE, made_up
+from sparring.lab.tasks.attention.measures import of_like_length
 
 SHORT = {f"babi-{k}": {"questions": 60} for k in (1, 2, 3)}
 
@@ -93,8 +94,13 @@ def test_the_papers_settings(name):
         assert (key == "examples" and key not in setting) or setting[key] == value, key
 
 
+STEPS = {"sst": "attention_iat", "cnn-qa": "word_iat", "babi-3": "attention_at"}
+
+
 @pytest.mark.parametrize(
-    ("name", "method"), [("sst", "attention_iat"), ("cnn-qa", "word_iat"), ("babi-3", "attention_at")]
+    ("name", "method"),
+    list(STEPS.items())
+    + [pytest.param(name, "attention_iat", marks=pytest.mark.long) for name in NAMES if name not in STEPS],
 )
 def test_the_papers_model_takes_a_step(name, method):
     """The published widths over a made-up vocabulary, batches of the published number of texts."""
@@ -105,6 +111,19 @@ def test_the_papers_model_takes_a_step(name, method):
     assert model.embedding.weight.shape[1] == setting["size"]
     assert model.head.weight.shape == (data.extra["classes"], setting["features"])
     assert stepped(chosen, chosen.method(method), setting, data, model, 32)
+
+
+def test_questions_about_texts_of_like_length_share_a_batch_and_their_order_changes_no_mean():
+    chosen, setting, data, model = prepared("babi-2", overrides={"questions": 200})
+    lengths = torch.tensor([int((data.train.batch(slice(k, k + 1))[0][0] > 0).sum()) for k in range(len(data.train))])
+    assert torch.equal(data.train.lengths, lengths)
+    seen = list(of_like_length(data.train, 30))
+    assert [len(paragraph) for paragraph, *_ in seen] == [30] * (len(lengths) // 30) + [len(lengths) % 30]
+    spread = [int((paragraph > 0).sum(1).max() - (paragraph > 0).sum(1).min()) for paragraph, *_ in seen]
+    assert sum(spread) <= int(lengths.max() - lengths.min())
+    found = chosen.evaluate(model.eval(), data.validation, setting)
+    unsorted = chosen.evaluate(model, dataclasses.replace(data.validation, lengths=None), setting)
+    assert found == pytest.approx(unsorted, abs=1e-4)
 
 
 def test_f1_agrees_with_scikit_learn():
