@@ -12,6 +12,7 @@ import torch
 from sparring.lab.data.camvid import VOID, Scenes
 from sparring.lab.errors import LabError
 from sparring.lab.runs.run import prepare
+from sparring.lab.runs.shapes import figures_fault
 from sparring.lab.task import Data, Split
 from sparring.lab.tasks import dropouts
 from sparring.lab.tasks.dropouts import images, segmentation
@@ -122,6 +123,7 @@ def test_the_papers_numbers() -> None:
     densenet = {
         "blocks": 5, "deep": True, "first": 48, "growth": 16, "middle": 15, "batch": 1, "epochs": 700, "optimiser": "rmsprop",
         "smoothing": 0.995, "lr": 1e-4, "window": 2, "stride": 1, "shrink": 1, "granularity": "layer", "samples": 10,
+        "statistics": "image",
     }  # fmt: skip
     assert {key: scenes[key] for key in densenet} == densenet
     assert (images["drop"], scenes["drop"]) == (0.5, 0.2)  # the hand-tuned rates
@@ -196,10 +198,32 @@ def test_segmentation_is_drawn_with_its_uncertainty() -> None:
     titles = [figure["title"] for figure in drawn]
     assert titles[0] == "PAvgPU over patches"
     assert sum(title.startswith("Learned keep rates") for title in titles) == setting["middle"]
-    maps = {figure["title"]: torch.tensor(figure["rows"]) for figure in drawn if figure["kind"] == "heatmap"}
-    assert maps["Image 1: uncertainty (entropy)"].shape == (16, 16)
-    assert 0 <= maps["Image 2: uncertainty (entropy)"].max() <= math.log(3) + 1e-6
-    assert set(maps["Image 1: truth"].unique().tolist()) <= {-1.0, 0.0, 1.0, 2.0}
+    shown = [figure for figure in drawn if figure["kind"] == "pictures"]
+    assert [figure["title"] for figure in shown] == ["Image 1", "Image 2"]
+    assert figures_fault(drawn) is None
+    images, labels = data.test.batch(slice(0, 2))
+    for number, figure in enumerate(shown):
+        image, truth, guess, entropy = (torch.tensor(panel["rows"]) for panel in figure["panels"])
+        red = ((images[number, 0] + 1) * 127.5).round().clamp(0, 255).long()
+        assert torch.equal(image >> 16, red)
+        assert torch.equal(truth, labels[number].where(labels[number] != VOID, -1))
+        assert set(guess.unique().tolist()) <= {0, 1, 2}
+        assert entropy.shape == (16, 16)
+        assert 0 <= entropy.min() < entropy.max() <= math.log(3) + 1e-6
+        assert figure["darkest"] == pytest.approx(math.log(3))
+
+
+def test_an_image_normalised_by_itself_does_not_depend_on_what_was_seen_before() -> None:
+    """FC-DenseNet's released test.py has batch_norm_use_averages=False; running means of single images leap about."""
+    setting = SEGMENTATION.setting("regular", "tiny", overrides={"size": 16, "batch": 1, "statistics": "image"})
+    data = SEGMENTATION.load(setting)
+    model = SEGMENTATION.build(setting, data)
+    (one, other) = data.test.inputs[:1], data.test.inputs[1:2]
+    before = model.eval()(one)
+    model.train()(100 * other)
+    assert torch.equal(model.eval()(one), before)
+    with pytest.raises(LabError, match="statistics"):
+        SEGMENTATION.build(SEGMENTATION.setting("regular", "tiny", overrides={"statistics": "mean"}), data)
 
 
 def test_the_kl_of_segmentation_reaches_every_rate() -> None:

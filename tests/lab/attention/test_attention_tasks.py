@@ -3,11 +3,13 @@ import dataclasses
 import pytest
 import torch
 
+from sparring.lab.errors import LabError
 from sparring.lab.models.birnn import Encoder
 from sparring.lab.registry import task
 from sparring.lab.tasks.attention import TASKS
 from sparring.lab.tasks.attention.made_up import NEGATIVE, POSITIVE, made_up
 from sparring.lab.tasks.attention.measures import of_like_length
+from sparring.metrics import explain
 
 SHORT = {f"babi-{k}": {"questions": 60} for k in (1, 2, 3)}
 
@@ -117,13 +119,25 @@ def test_questions_about_texts_of_like_length_share_a_batch_and_their_order_chan
     chosen, setting, data, model = prepared("babi-2", overrides={"questions": 200})
     lengths = torch.tensor([int((data.train.batch(slice(k, k + 1))[0][0] > 0).sum()) for k in range(len(data.train))])
     assert torch.equal(data.train.lengths, lengths)
-    seen = list(of_like_length(data.train, 30))
+    seen = list(of_like_length(data.train, 30, len(data.train)))
     assert [len(paragraph) for paragraph, *_ in seen] == [30] * (len(lengths) // 30) + [len(lengths) % 30]
     spread = [int((paragraph > 0).sum(1).max() - (paragraph > 0).sum(1).min()) for paragraph, *_ in seen]
     assert sum(spread) <= int(lengths.max() - lengths.min())
     found = chosen.evaluate(model.eval(), data.validation, setting)
     unsorted = chosen.evaluate(model, dataclasses.replace(data.validation, lengths=None), setting)
     assert found == pytest.approx(unsorted, abs=1e-4)
+    some = chosen.evaluate(model, data.validation, chosen.setting("plain", overrides={"correlated": 5}))
+    first = explain(model, data.validation.batch(slice(0, 5))[0], at="embedding", attention="attention")
+    assert some["pearson"] == pytest.approx(float(first.pearson.nanmean()), abs=1e-4)
+    assert some["accuracy"] == found["accuracy"]
+
+
+def test_long_stories_can_be_left_out():
+    _, _, data, _ = prepared("babi-2", overrides={"questions": 200, "longest": 60})
+    for split in (data.train, data.validation, data.test):
+        assert 30 < int(split.lengths.max()) <= 60
+    with pytest.raises(LabError, match="no story of babi-2 has at most 3 words"):
+        prepared("babi-2", overrides={"questions": 50, "longest": 3})
 
 
 def test_f1_agrees_with_scikit_learn():

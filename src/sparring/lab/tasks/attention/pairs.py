@@ -21,6 +21,7 @@ from ...data.nli import CLASSES, multinli, snli, snli_plain
 from ...data.preparing import Preparation
 from ...data.ragged import Lexicon, Ragged
 from ...data.records import Texts, holdout
+from ...errors import LabError
 from ...task import Data, Setting, Split
 from .made_up import clozes, inferred
 from .texts import SHARES, Examined, known_vectors, shortened
@@ -86,6 +87,14 @@ def told(task: int, source: str, split: str, count: int, setting: Setting) -> li
     return babi(task, split, setting.data)
 
 
+def short(part: list[Asked], setting: Setting) -> list[Asked]:
+    """The questions whose story has at most `longest` words (0: all)."""
+    kept = [asked for asked in part if not setting["longest"] or len(asked[0]) <= setting["longest"]]
+    if not kept:
+        raise LabError(f"no story of {setting.task} has at most {setting['longest']} words; raise --set longest=...")
+    return kept
+
+
 def load_babi(task: int) -> Callable[[Setting], Data]:
     """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones."""
 
@@ -100,7 +109,7 @@ def load_babi(task: int) -> Callable[[Setting], Data]:
             return [(np.concatenate([spell(fact) for fact in q.facts]), spell(q.text), q.answer) for q in part]
 
         fit, check = holdout(len(train), 0.15)
-        parts = [spelt(part) for part in ((train[i] for i in fit), (train[i] for i in check), test)]
+        parts = [short(spelt(part), setting) for part in ((train[i] for i in fit), (train[i] for i in check), test)]
         return answered(parts, lexicon, tuple(sorted({q.answer for q in train})), setting)
 
     return load

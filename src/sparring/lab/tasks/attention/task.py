@@ -88,10 +88,21 @@ OWN: dict[str, dict[str, Values]] = {
     },
     "multinli-attention": {"": {"minimum": 3, "examples": 0}, "tiny": {"minimum": 1}, "small": {"examples": 20_000}},
 }
+# `longest`: stories of at most so many words; 0: all. `correlated`: validation questions whose correlation is followed.
+STORIES: Values = {"longest": 0, "correlated": 200}
 BABI: dict[str, Values] = {
-    "tiny": {**TINY, "lr": 1e-3, "epochs": 2, "questions": 500, "stories": "generated", "tested": "generated"},
+    "tiny": {
+        **TINY,
+        **STORIES,
+        "lr": 1e-3,
+        "epochs": 2,
+        "questions": 500,
+        "stories": "generated",
+        "tested": "generated",
+    },
     "small": {
         **COMMON,
+        **STORIES,
         "size": 50,
         "features": 64,
         "epochs": 20,
@@ -102,6 +113,7 @@ BABI: dict[str, Values] = {
     # 100 epochs: Jain and Wallace's code, which the released one does not repeat for bAbI.
     "paper": {
         **COMMON,
+        **STORIES,
         "size": 50,
         "features": 64,
         "epochs": 100,
