@@ -132,6 +132,19 @@ def test_questions_about_texts_of_like_length_share_a_batch_and_their_order_chan
     assert some["accuracy"] == found["accuracy"]
 
 
+def test_questions_that_validate_are_about_stories_that_nobody_trained_on():
+    _, _, data, _ = prepared("babi-2", overrides={"questions": 300})
+
+    def told(split):
+        texts = (split.batch(slice(row, row + 1))[0][0][0].tolist() for row in range(len(split)))
+        return [[word for word in text if word] for text in texts]
+
+    trained, checked = told(data.train), told(data.validation)
+    assert (len(trained), len(checked)) == (255, 45)
+    alike = [(a, b) for a in trained for b in checked if a[: len(b)] == b[: len(a)]]
+    assert not alike  # within a story the text of each question begins with that of the one before
+
+
 def test_long_stories_can_be_left_out():
     _, _, data, _ = prepared("babi-2", overrides={"questions": 200, "longest": 60})
     for split in (data.train, data.validation, data.test):
@@ -189,7 +202,7 @@ def test_real_trees_have_the_published_counts(data_folder):
 
 @pytest.mark.long
 def test_a_model_trained_on_told_stories_answers_the_published_ones(data_folder):
-    _, setting, data, model = prepared("babi-1", scale="small", data=data_folder)
+    _, setting, data, model = prepared("babi-1", scale="small", data=data_folder, overrides={"stories": "generated"})
     assert (setting["stories"], setting["tested"], len(data.test)) == ("generated", "published", 1000)
     optimiser = torch.optim.Adam(
         model.parameters(), lr=setting["lr"], weight_decay=setting["weight_decay"], amsgrad=True

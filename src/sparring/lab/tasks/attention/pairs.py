@@ -87,6 +87,17 @@ def told(task: int, source: str, split: str, count: int, setting: Setting) -> li
     return babi(task, split, setting.data)
 
 
+def by_story(asked: Sequence[Question]) -> list[list[Question]]:
+    """The questions of each story: they share facts, so one that is trained on gives away another that validates."""
+    stories: list[list[Question]] = []
+    for question in asked:
+        if stories and question.facts[: len(stories[-1][-1].facts)] == stories[-1][-1].facts:
+            stories[-1].append(question)
+        else:
+            stories.append([question])
+    return stories
+
+
 def short(part: list[Asked], setting: Setting) -> list[Asked]:
     """The questions whose story has at most `longest` words (0: all)."""
     kept = [asked for asked in part if not setting["longest"] or len(asked[0]) <= setting["longest"]]
@@ -108,8 +119,9 @@ def load_babi(task: int) -> Callable[[Setting], Data]:
         def spelt(part: Iterable[Question]) -> list[Asked]:
             return [(np.concatenate([spell(fact) for fact in q.facts]), spell(q.text), q.answer) for q in part]
 
-        fit, check = holdout(len(train), 0.15)
-        parts = [short(spelt(part), setting) for part in ((train[i] for i in fit), (train[i] for i in check), test)]
+        stories = by_story(train)
+        fit, check = ([q for i in part for q in stories[i]] for part in holdout(len(stories), 0.15))
+        parts = [short(spelt(part), setting) for part in (fit, check, test)]
         return answered(parts, lexicon, tuple(sorted({q.answer for q in train})), setting)
 
     return load

@@ -107,7 +107,6 @@ BABI: dict[str, Values] = {
         "features": 64,
         "epochs": 20,
         "questions": 10_000,
-        "stories": "generated",
         "tested": "published",
     },
     # 100 epochs: Jain and Wallace's code, which the released one does not repeat for bAbI.
@@ -129,7 +128,9 @@ BABI: dict[str, Values] = {
 def scales(name: str) -> dict[str, Values]:
     """The three scales of a data set."""
     if name.startswith("babi"):
-        return BABI
+        # The 10,000 published training questions of task 3 are not among the shared files: there we tell our own.
+        stories = "generated" if name == "babi-3" else "published"
+        return {**BABI, "small": {**BABI["small"], "stories": stories}}
     own = OWN[name]
     paper = PAIRS if name in pairs.LOAD else PAPER
     return {
