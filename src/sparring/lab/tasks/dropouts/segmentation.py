@@ -246,7 +246,7 @@ TASK = Task(
             "growth": 8,
             "first": 16,
             "statistics": "image",
-            "epochs": 30,
+            "epochs": 40,
             "schedule": "cosine",
             "batch": 1,
             "lr": 2e-3,
