@@ -15,7 +15,7 @@ from sparring.lab.runs.run import prepare
 from sparring.lab.runs.shapes import figures_fault
 from sparring.lab.task import Data, Split
 from sparring.lab.tasks import dropouts
-from sparring.lab.tasks.dropouts import images, segmentation
+from sparring.lab.tasks.dropouts import images, scenes
 from sparring.lab.tasks.dropouts.layers import layer_of
 from sparring.lab.training.train import score, train
 from sparring.nn import BernoulliDropout, keep_rates
@@ -55,9 +55,9 @@ def test_every_dropout_learns_shapes(method: str) -> None:
 
 
 def test_shapes_have_a_void_rim_and_mirror_with_their_labels() -> None:
-    split = segmentation.shapes(8, 16, seed=0)
+    split = scenes.shapes(8, 16, seed=0)
     assert bool((split.targets[:, [0, -1]] == VOID).all())
-    images, labels = segmentation.mirrored(split.inputs, split.targets)
+    images, labels = scenes.mirrored(split.inputs, split.targets)
     for image, label, old_image, old_label in zip(images, labels, split.inputs, split.targets):
         same = torch.equal(image, old_image) and torch.equal(label, old_label)
         assert same or (torch.equal(image, old_image.flip(-1)) and torch.equal(label, old_label.flip(-1)))
@@ -96,18 +96,18 @@ def test_scenes_are_made_smaller_by_means_and_labels_by_their_middle() -> None:
         np.arange(2 * 3 * 7 * 9, dtype=np.uint8).reshape(2, 3, 7, 9), np.zeros((2, 7, 9), np.uint8), ("a", "b")
     )
     found.labels[0, 1, 4] = 5
-    split = segmentation.scenes(found, 3)
+    split = scenes.scenes(found, 3)
     assert split.inputs.shape == (2, 3, 2, 3)
     assert split.targets.shape == (2, 2, 3)
     assert split.targets[0].tolist() == [[0, 5, 0], [0, 0, 0]]
     square = found.images[1, 2, 3:6, 6:9].astype(float) / 127.5 - 1
     assert float(split.inputs[1, 2, 1, 2]) == pytest.approx(square.mean(), abs=1e-6)
-    assert torch.equal(segmentation.scenes(found, 1).targets, torch.from_numpy(found.labels).long())
+    assert torch.equal(scenes.scenes(found, 1).targets, torch.from_numpy(found.labels).long())
 
 
 def test_the_papers_numbers() -> None:
     """Section 3.2.1 and 3.2.2 of Boluki et al. 2020."""
-    images, scenes = (entry.setting("lbd", "paper").values for entry in (IMAGES, SEGMENTATION))
+    vision, road = (entry.setting("lbd", "paper").values for entry in (IMAGES, SEGMENTATION))
     vgg = {
         "plan": "vgg19",
         "size": 224,
@@ -118,15 +118,15 @@ def test_the_papers_numbers() -> None:
         "samples": 10,
         "files": 5,
     }
-    assert {key: images[key] for key in vgg} == vgg
-    assert images["weights"]
+    assert {key: vision[key] for key in vgg} == vgg
+    assert vision["weights"]
     densenet = {
         "blocks": 5, "deep": True, "first": 48, "growth": 16, "middle": 15, "batch": 1, "epochs": 700, "optimiser": "rmsprop",
         "smoothing": 0.995, "lr": 1e-4, "window": 2, "stride": 1, "shrink": 1, "granularity": "layer", "samples": 10,
         "statistics": "image",
     }  # fmt: skip
-    assert {key: scenes[key] for key in densenet} == densenet
-    assert (images["drop"], scenes["drop"]) == (0.5, 0.2)  # the hand-tuned rates
+    assert {key: road[key] for key in densenet} == densenet
+    assert (vision["drop"], road["drop"]) == (0.5, 0.2)  # the hand-tuned rates
 
 
 def test_images_stay_bytes_until_their_batch_is_cut() -> None:
