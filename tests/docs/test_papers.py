@@ -84,6 +84,18 @@ def test_x_in_file_is_in_that_file(page: Path) -> None:
         assert name in HERE[path], f"{file}, {name}"
 
 
+def test_every_test_file_that_a_command_names_exists() -> None:
+    named = [
+        name
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in page.read_text().splitlines()
+        if "pytest" in line
+        for name in re.findall(r"\btests/[\w/.-]*\w", line)
+    ]
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_every_test_that_a_paper_names_exists(page: Path) -> None:
     assert [name for name in re.findall(r"`(test_\w+)", page.read_text()) if name not in TESTS] == []

@@ -148,7 +148,8 @@ def test_surrogates_are_trained_once_and_shared(tmp_path):
         from sparring.lab.runs.folder import folder_of
 
         results.append(execute(setting, folder_of(tmp_path, setting)))
-    assert {"type I pgd", "type I jsma", "type II pgd", "type II jsma"} <= set(results[0]["test"])
+    crafted = {"I": ("pgd", "pgd x2", "jsma .05", "jsma .10"), "II": ("pgd", "pgd x0.5", "jsma .05", "jsma .10")}
+    assert {f"type {kind} {name}" for kind, names in crafted.items() for name in names} <= set(results[0]["test"])
     wanted = chosen.helpers(setting)
     assert [helper.seed for helper in wanted.values()] == [ATTACKER, ATTACKER]
     assert wanted["I"].method == "plain"
@@ -200,7 +201,7 @@ def test_every_task_builds_its_networks_and_the_papers_settings_are_pinned(name)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["cifar100-ensemble", "tiny-imagenet-ensemble"])
+@pytest.mark.parametrize("name", ["cifar10-ensemble", "cifar100-ensemble", "tiny-imagenet-ensemble"])
 def test_the_papers_networks_take_a_step(name):
     chosen = task(name)
     setting = chosen.setting("at-lpd", "paper")

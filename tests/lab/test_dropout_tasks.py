@@ -5,15 +5,17 @@ import os
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from sparring.lab.data.camvid import VOID
+from sparring.lab.data.camvid import VOID, Scenes
 from sparring.lab.errors import LabError
 from sparring.lab.runs.run import prepare
+from sparring.lab.runs.shapes import figures_fault
 from sparring.lab.task import Data, Split
 from sparring.lab.tasks import dropouts
-from sparring.lab.tasks.dropouts import images, segmentation
+from sparring.lab.tasks.dropouts import images, scenes
 from sparring.lab.tasks.dropouts.layers import layer_of
 from sparring.lab.training.train import score, train
 from sparring.nn import BernoulliDropout, keep_rates
@@ -53,9 +55,9 @@ def test_every_dropout_learns_shapes(method: str) -> None:
 
 
 def test_shapes_have_a_void_rim_and_mirror_with_their_labels() -> None:
-    split = segmentation.shapes(8, 16, seed=0)
+    split = scenes.shapes(8, 16, seed=0)
     assert bool((split.targets[:, [0, -1]] == VOID).all())
-    images, labels = segmentation.mirrored(split.inputs, split.targets)
+    images, labels = scenes.mirrored(split.inputs, split.targets)
     for image, label, old_image, old_label in zip(images, labels, split.inputs, split.targets):
         same = torch.equal(image, old_image) and torch.equal(label, old_label)
         assert same or (torch.equal(image, old_image.flip(-1)) and torch.equal(label, old_label.flip(-1)))
@@ -89,9 +91,23 @@ def test_camvid_is_read_as_the_task_wants_it() -> None:
     assert set(data.train.targets.unique().tolist()) <= set(range(12))
 
 
+def test_scenes_are_made_smaller_by_means_and_labels_by_their_middle() -> None:
+    found = Scenes(
+        np.arange(2 * 3 * 7 * 9, dtype=np.uint8).reshape(2, 3, 7, 9), np.zeros((2, 7, 9), np.uint8), ("a", "b")
+    )
+    found.labels[0, 1, 4] = 5
+    split = scenes.scenes(found, 3)
+    assert split.inputs.shape == (2, 3, 2, 3)
+    assert split.targets.shape == (2, 2, 3)
+    assert split.targets[0].tolist() == [[0, 5, 0], [0, 0, 0]]
+    square = found.images[1, 2, 3:6, 6:9].astype(float) / 127.5 - 1
+    assert float(split.inputs[1, 2, 1, 2]) == pytest.approx(square.mean(), abs=1e-6)
+    assert torch.equal(scenes.scenes(found, 1).targets, torch.from_numpy(found.labels).long())
+
+
 def test_the_papers_numbers() -> None:
     """Section 3.2.1 and 3.2.2 of Boluki et al. 2020."""
-    images, scenes = (entry.setting("lbd", "paper").values for entry in (IMAGES, SEGMENTATION))
+    vision, road = (entry.setting("lbd", "paper").values for entry in (IMAGES, SEGMENTATION))
     vgg = {
         "plan": "vgg19",
         "size": 224,
@@ -102,14 +118,15 @@ def test_the_papers_numbers() -> None:
         "samples": 10,
         "files": 5,
     }
-    assert {key: images[key] for key in vgg} == vgg
-    assert images["weights"]
+    assert {key: vision[key] for key in vgg} == vgg
+    assert vision["weights"]
     densenet = {
         "blocks": 5, "deep": True, "first": 48, "growth": 16, "middle": 15, "batch": 1, "epochs": 700, "optimiser": "rmsprop",
         "smoothing": 0.995, "lr": 1e-4, "window": 2, "stride": 1, "shrink": 1, "granularity": "layer", "samples": 10,
+        "statistics": "image",
     }  # fmt: skip
-    assert {key: scenes[key] for key in densenet} == densenet
-    assert (images["drop"], scenes["drop"]) == (0.5, 0.2)  # the hand-tuned rates
+    assert {key: road[key] for key in densenet} == densenet
+    assert (vision["drop"], road["drop"]) == (0.5, 0.2)  # the hand-tuned rates
 
 
 def test_images_stay_bytes_until_their_batch_is_cut() -> None:
@@ -181,10 +198,32 @@ def test_segmentation_is_drawn_with_its_uncertainty() -> None:
     titles = [figure["title"] for figure in drawn]
     assert titles[0] == "PAvgPU over patches"
     assert sum(title.startswith("Learned keep rates") for title in titles) == setting["middle"]
-    maps = {figure["title"]: torch.tensor(figure["rows"]) for figure in drawn if figure["kind"] == "heatmap"}
-    assert maps["Image 1: uncertainty (entropy)"].shape == (16, 16)
-    assert 0 <= maps["Image 2: uncertainty (entropy)"].max() <= math.log(3) + 1e-6
-    assert set(maps["Image 1: truth"].unique().tolist()) <= {-1.0, 0.0, 1.0, 2.0}
+    shown = [figure for figure in drawn if figure["kind"] == "pictures"]
+    assert [figure["title"] for figure in shown] == ["Image 1", "Image 2"]
+    assert figures_fault(drawn) is None
+    images, labels = data.test.batch(slice(0, 2))
+    for number, figure in enumerate(shown):
+        image, truth, guess, entropy = (torch.tensor(panel["rows"]) for panel in figure["panels"])
+        red = ((images[number, 0] + 1) * 127.5).round().clamp(0, 255).long()
+        assert torch.equal(image >> 16, red)
+        assert torch.equal(truth, labels[number].where(labels[number] != VOID, -1))
+        assert set(guess.unique().tolist()) <= {0, 1, 2}
+        assert entropy.shape == (16, 16)
+        assert 0 <= entropy.min() < entropy.max() <= math.log(3) + 1e-6
+        assert figure["darkest"] == pytest.approx(math.log(3))
+
+
+def test_an_image_normalised_by_itself_does_not_depend_on_what_was_seen_before() -> None:
+    """FC-DenseNet's released test.py has batch_norm_use_averages=False; running means of single images leap about."""
+    setting = SEGMENTATION.setting("regular", "tiny", overrides={"size": 16, "batch": 1, "statistics": "image"})
+    data = SEGMENTATION.load(setting)
+    model = SEGMENTATION.build(setting, data)
+    (one, other) = data.test.inputs[:1], data.test.inputs[1:2]
+    before = model.eval()(one)
+    model.train()(100 * other)
+    assert torch.equal(model.eval()(one), before)
+    with pytest.raises(LabError, match="statistics"):
+        SEGMENTATION.build(SEGMENTATION.setting("regular", "tiny", overrides={"statistics": "mean"}), data)
 
 
 def test_the_kl_of_segmentation_reaches_every_rate() -> None:

@@ -1,5 +1,7 @@
 """The report: whole, self-contained, true to the runs; and, in a browser, free of errors at desktop and phone widths."""
 
+import base64
+import io
 import os
 import re
 import shutil
@@ -7,7 +9,9 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from sparring.lab.cli import work as cli_work
 from sparring.lab.cli.demonstration import CHANGES, CHAPTERS, do_demo
@@ -15,7 +19,7 @@ from sparring.lab.compare import Comparison, Run, compare, jobs, read_runs
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.report.build import build
-from sparring.lab.report.figures import bars, curves, heatmap, histogram, sentences
+from sparring.lab.report.figures import bars, curves, heatmap, histogram, pictures, sentences
 from sparring.lab.report.panels import draw, merged, shared_scale
 from sparring.lab.report.plots import pooled
 from sparring.lab.report.story import Chapter, write_story
@@ -136,6 +140,7 @@ def test_all_kinds_are_drawn() -> None:
         heatmap("h", "x", "y", [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
         bars("b", "keep", {"layer <1>": [0.1, 0.9]}),
         sentences("s", [{"words": ["<b>", "good"], "weights": [0.2, 0.8], "label": "positive"}]),
+        pictures("p", {"<b>": torch.tensor([[0, -1], [1, 12]]), "u": torch.rand(2, 2)}, ["<b>", "road"], 1.0),
     ]
     for figure in made:
         drawing = str(draw("m", figure, colours)["drawing"])
@@ -150,6 +155,25 @@ def test_all_kinds_are_drawn() -> None:
     chart = merged(both, colours)
     assert chart["note"] == "m: masked"
     assert [name for name, _ in chart["legend"]] == ["m", "n"]
+
+
+def test_a_picture_shows_every_pixel_in_its_own_colour() -> None:
+    image = pytest.importorskip("PIL.Image", reason="the lab extra is not installed")
+    photograph = torch.randint(0, 256, (3, 4, 5), dtype=torch.uint8)
+    classes = torch.tensor([[0, 1, 10, 11, -1]] * 4)
+    figure = pictures("p", {"a": photograph, "b": classes, "c": torch.linspace(0, 2, 20).reshape(4, 5)}, ["x"], 2.0)
+    drawing = str(draw("m", figure, {"m": 0})["drawing"])
+    found = [
+        np.array(image.open(io.BytesIO(base64.b64decode(raw))))
+        for raw in re.findall(r"data:image/png;base64,([^\"]*)", drawing)
+    ]
+    assert [picture.shape for picture in found] == [(4, 5, 3)] * 3
+    assert np.array_equal(found[0], photograph.permute(1, 2, 0).numpy())
+    assert len({tuple(colour) for colour in found[1][0].tolist()}) == 5
+    assert found[1][:, 4].max() == 0  # what has no class is black
+    brightness = found[2].astype(int).sum(-1).ravel()
+    assert brightness[0] == 3 * 255
+    assert (np.diff(brightness) < 0).all()
 
 
 def test_axes_are_round_numbers_inside_the_range() -> None:

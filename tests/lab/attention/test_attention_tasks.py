@@ -3,10 +3,13 @@ import dataclasses
 import pytest
 import torch
 
+from sparring.lab.errors import LabError
 from sparring.lab.models.birnn import Encoder
 from sparring.lab.registry import task
 from sparring.lab.tasks.attention import TASKS
 from sparring.lab.tasks.attention.made_up import NEGATIVE, POSITIVE, made_up
+from sparring.lab.tasks.attention.measures import of_like_length
+from sparring.metrics import explain
 
 SHORT = {f"babi-{k}": {"questions": 60} for k in (1, 2, 3)}
 
@@ -93,8 +96,13 @@ def test_the_papers_settings(name):
         assert (key == "examples" and key not in setting) or setting[key] == value, key
 
 
+STEPS = {"sst": "attention_iat", "cnn-qa": "word_iat", "babi-3": "attention_at"}
+
+
 @pytest.mark.parametrize(
-    ("name", "method"), [("sst", "attention_iat"), ("cnn-qa", "word_iat"), ("babi-3", "attention_at")]
+    ("name", "method"),
+    list(STEPS.items())
+    + [pytest.param(name, "attention_iat", marks=pytest.mark.long) for name in NAMES if name not in STEPS],
 )
 def test_the_papers_model_takes_a_step(name, method):
     """The published widths over a made-up vocabulary, batches of the published number of texts."""
@@ -105,6 +113,44 @@ def test_the_papers_model_takes_a_step(name, method):
     assert model.embedding.weight.shape[1] == setting["size"]
     assert model.head.weight.shape == (data.extra["classes"], setting["features"])
     assert stepped(chosen, chosen.method(method), setting, data, model, 32)
+
+
+def test_questions_about_texts_of_like_length_share_a_batch_and_their_order_changes_no_mean():
+    chosen, setting, data, model = prepared("babi-2", overrides={"questions": 200})
+    lengths = torch.tensor([int((data.train.batch(slice(k, k + 1))[0][0] > 0).sum()) for k in range(len(data.train))])
+    assert torch.equal(data.train.lengths, lengths)
+    seen = list(of_like_length(data.train, 30, len(data.train)))
+    assert [len(paragraph) for paragraph, *_ in seen] == [30] * (len(lengths) // 30) + [len(lengths) % 30]
+    spread = [int((paragraph > 0).sum(1).max() - (paragraph > 0).sum(1).min()) for paragraph, *_ in seen]
+    assert sum(spread) <= int(lengths.max() - lengths.min())
+    found = chosen.evaluate(model.eval(), data.validation, setting)
+    unsorted = chosen.evaluate(model, dataclasses.replace(data.validation, lengths=None), setting)
+    assert found == pytest.approx(unsorted, abs=1e-4)
+    some = chosen.evaluate(model, data.validation, chosen.setting("plain", overrides={"correlated": 5}))
+    first = explain(model, data.validation.batch(slice(0, 5))[0], at="embedding", attention="attention")
+    assert some["pearson"] == pytest.approx(float(first.pearson.nanmean()), abs=1e-4)
+    assert some["accuracy"] == found["accuracy"]
+
+
+def test_questions_that_validate_are_about_stories_that_nobody_trained_on():
+    _, _, data, _ = prepared("babi-2", overrides={"questions": 300})
+
+    def told(split):
+        texts = (split.batch(slice(row, row + 1))[0][0][0].tolist() for row in range(len(split)))
+        return [[word for word in text if word] for text in texts]
+
+    trained, checked = told(data.train), told(data.validation)
+    assert (len(trained), len(checked)) == (255, 45)
+    alike = [(a, b) for a in trained for b in checked if a[: len(b)] == b[: len(a)]]
+    assert not alike  # within a story the text of each question begins with that of the one before
+
+
+def test_long_stories_can_be_left_out():
+    _, _, data, _ = prepared("babi-2", overrides={"questions": 200, "longest": 60})
+    for split in (data.train, data.validation, data.test):
+        assert 30 < int(split.lengths.max()) <= 60
+    with pytest.raises(LabError, match="no story of babi-2 has at most 3 words"):
+        prepared("babi-2", overrides={"questions": 50, "longest": 3})
 
 
 def test_f1_agrees_with_scikit_learn():
@@ -156,7 +202,7 @@ def test_real_trees_have_the_published_counts(data_folder):
 
 @pytest.mark.long
 def test_a_model_trained_on_told_stories_answers_the_published_ones(data_folder):
-    _, setting, data, model = prepared("babi-1", scale="small", data=data_folder)
+    _, setting, data, model = prepared("babi-1", scale="small", data=data_folder, overrides={"stories": "generated"})
     assert (setting["stories"], setting["tested"], len(data.test)) == ("generated", "published", 1000)
     optimiser = torch.optim.Adam(
         model.parameters(), lr=setting["lr"], weight_decay=setting["weight_decay"], amsgrad=True

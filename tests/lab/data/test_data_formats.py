@@ -1,6 +1,7 @@
 """Every reader, on tiny files in its native format: plain, wrapped, in archives, cut short and scrambled."""
 
 import os
+import pickle
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_samples import PACK, SAMPLES, archive, write
+from data_samples import PACK, SAMPLES, archive, png, write
 from sparring.lab.data import DataError, Folder, MissingData
 from sparring.lab.data.agnews import ag_news, tidied
 from sparring.lab.data.cnn import cnn
@@ -117,6 +118,21 @@ def test_a_packed_file_cut_anywhere_is_never_read(name: str, way: str, tmp_path:
         ("multi30k", "multi30k/val.en", b"A girl.\n", "multi30k/val.en: has 1 lines, but multi30k/val.de has 2"),
         ("ptb", "ptb/ptb.valid.txt", b"a\n\xff\xfe\n", "line 2: is not utf-8 text"),
         ("cnn", "cnn/cnn/questions/test/0.question", b"http://a\n\nb\n", "has 2 parts"),
+        ("camvid", "camvid/CamVid/val/a.png", b"\x89PNG\r\n\x1a\nno picture", "val/a.png: is not a whole png"),
+        ("camvid", "camvid/CamVid/val/a.png", png(np.zeros((5, 6, 3), np.uint8)), r"a.png: has the size \(4, 6\), its"),
+        ("camvid", "camvid/CamVid/valannot/a.png", png(np.full((4, 6), 12, np.uint8)), "holds the class 12, expected"),
+        (
+            "camvid",
+            "camvid/CamVid/val.txt",
+            b"/SegNet/CamVid/val/b.png /SegNet/CamVid/valannot/a.png\n",
+            "line 1: names",
+        ),
+        (
+            "cifar100",
+            "cifar100/cifar-100-python/meta",
+            pickle.dumps({"fine_label_names": ["one"]}),
+            "train: holds a label 1, expected 0 to 0",
+        ),
         ("mnist", "mnist/train-labels-idx1-ubyte", b"\0\0\x08\x01\0\0\0\x02\x01\x01", r"labels of shape \(2,\) for 5"),
     ],
 )

@@ -61,6 +61,36 @@ def sentences(title: str, items: Sequence[Mapping[str, Any]], note: str = "") ->
     return {"kind": "sentences", "title": title, "items": shown, "note": note}
 
 
+def pictures(title: str, panels: Mapping[str, Tensor], names: Sequence[str], darkest: float, note: str = "") -> Figure:
+    """Maps of an image beside each other, pixel by pixel.
+
+    Args:
+        title: what is shown.
+        panels: bytes (3, H, W) are a photograph; whole numbers (H, W) are classes, -1 where there is none; floats (H, W)
+            are shades.
+        names: of the classes.
+        darkest: the value of the darkest shade; white is 0.
+        note: a sentence below.
+    """
+    made = []
+    for name, values in panels.items():
+        values = values.detach().cpu()
+        kind = "classes"
+        if values.dim() == 3:
+            kind, (red, green, blue) = "photograph", values.int()
+            values = red << 16 | green << 8 | blue
+        rows = floats(values) if values.is_floating_point() else values.tolist()
+        made.append({"name": name, "kind": "shades" if values.is_floating_point() else kind, "rows": rows})
+    return {
+        "kind": "pictures",
+        "title": title,
+        "panels": made,
+        "names": list(names),
+        "darkest": float(darkest),
+        "note": note,
+    }
+
+
 def bars(title: str, y_label: str, series: Mapping[str, Numbers], note: str = "") -> Figure:
     """One bar for each unit and series, for example the learned keep rates of every layer."""
     return {

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..compare import Comparison, Run
-from . import plots, svg
+from . import pictures, plots, svg
 from .units import with_unit
 
 Chart = dict[str, Any]  # title, drawing (Markup), legend [(name, colour)], note
@@ -106,7 +106,7 @@ def grouped_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[
         charts = [together(kind, members, colours)] if kind in ("curves", "violins") else []
         shared = shared_scale(kind, [figure for _, figure in members])
         charts = charts or [draw(name, figure, colours, shared) for name, figure in members]
-        made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences", "violins")})
+        made.append({"title": title, "charts": charts, "wide": kind in ("curves", "sentences", "violins", "pictures")})
     return made
 
 
@@ -167,6 +167,8 @@ def draw(
             return chart(name, drawing, note=note)
         case "bars":
             return chart(name, plots.bars(figure["series"], figure["y_label"]), note=note)
+        case "pictures":
+            return chart(name, pictures.draw(figure), note=note)
         case "sentences":
             darkest = scale[1] if scale else None
             return chart(name, plots.sentences(figure["items"], darkest), note=note)

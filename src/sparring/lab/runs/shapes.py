@@ -76,6 +76,11 @@ FIGURES: dict[str, Any] = {
     "histogram": {"x_label": str, "series": SERIES},
     "heatmap": {"x_label": str, "y_label": str, "rows": [[Figure]]},
     "sentences": {"items": [{"words": [str], "weights": [Figure], "label": str}]},
+    "pictures": {
+        "names": [str],
+        "darkest": Number,
+        "panels": [{"name": str, "kind": str, "rows": [[Figure]]}],
+    },
     "bars": {"y_label": str, "series": SERIES},
     "violins": {"y_label": str, "series": SERIES},
     "reliability": {

@@ -1,5 +1,6 @@
 """How well a model predicts, and how far its attention agrees with what its prediction hangs on."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ CORRELATIONS = {"": "probability", "_loss": "loss"}
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
     """Accuracy (the micro-F1 of inference), F1 of the second of two classes, and the agreement with both gradient importances.
 
-    On the test split also the agreement with leaving words out, over the first `removed` sentences.
+    On the test split also the agreement with leaving words out, over the first `removed` sentences. The others may have
+    a limit to the sentences whose agreement is taken, `correlated`: with long stories it costs as much as an epoch.
     """
     size = setting["scored"]  # examples at once: long texts need small batches
     predicted, right, classes = [], [], 0
@@ -31,10 +33,11 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     if classes == 2:
         hits = int(((guess == 1) & (truth == 1)).sum())
         found["f1"] = 200 * hits / max(1, int((guess == 1).sum() + (truth == 1).sum()))
+    few = len(split) if isinstance(split, Examined) or "correlated" not in setting else setting["correlated"]
     for short, definition in CORRELATIONS.items():
         seen = agreement(
             model,
-            (inputs for inputs, _ in split.batches(size)),
+            of_like_length(split, size, few),
             at="embedding",
             attention="attention",
             definition=definition,
@@ -42,12 +45,22 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
         found |= {f"pearson{short}": seen.pearson, f"kendall{short}": seen.kendall}
     if isinstance(split, Examined):
         found |= {f"accuracy_{name}": 100 * float(correct[part].mean()) for name, part in split.parts}
-        few = min(setting["removed"], len(split))
-        if few:
+        if few := min(setting["removed"], len(split)):
             rows = (split.batch(torch.arange(few)[i : i + 50])[0] for i in range(0, few, 50))
             seen = agreement(model, rows, at="embedding", attention="attention", definition="leave_one_out")
             found |= {"pearson_removed": seen.pearson, "kendall_removed": seen.kendall}
     return found
+
+
+def of_like_length(split: Split, size: int, first: int) -> Iterator[Any]:
+    """The inputs of the first examples, short ones together where lengths are known: a mean over them needs no order.
+
+    Kendall's tau compares all pairs of positions, so one long text would make the whole batch expensive.
+    """
+    order = torch.arange(min(first, len(split)))
+    order = order if split.lengths is None else order[split.lengths[order].argsort(stable=True)]
+    for index in order.split(size):
+        yield split.batch(index)[0]
 
 
 def draw(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:

@@ -21,6 +21,7 @@ from ...data.nli import CLASSES, multinli, snli, snli_plain
 from ...data.preparing import Preparation
 from ...data.ragged import Lexicon, Ragged
 from ...data.records import Texts, holdout
+from ...errors import LabError
 from ...task import Data, Setting, Split
 from .made_up import clozes, inferred
 from .texts import SHARES, Examined, known_vectors, shortened
@@ -35,14 +36,17 @@ def paired(
     kind: type[Split] = Split,
     **more: Any,
 ) -> Split:
-    """Pairs of texts and their answers; `mentioned` (N, answers) says which answers are possible at all."""
+    """Pairs of texts and their answers; `mentioned` (N, answers) says which answers are possible at all.
+
+    Stories differ in length by a factor of ten: batches of first texts of like length take half the time.
+    """
     first, second = Ragged([row[0] for row in rows]), Ragged([row[1] for row in rows])
 
     def collate(index: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         texts = (first(index), second(index))
         return (texts if mentioned is None else (*texts, mentioned[index])), targets
 
-    return kind(torch.arange(len(rows)), torch.tensor(targets), collate, **more)
+    return kind(torch.arange(len(rows)), torch.tensor(targets), collate, first.lengths, **more)
 
 
 # -- questions whose answer stands in the text ------------------------------------------------------------------------
@@ -83,6 +87,25 @@ def told(task: int, source: str, split: str, count: int, setting: Setting) -> li
     return babi(task, split, setting.data)
 
 
+def by_story(asked: Sequence[Question]) -> list[list[Question]]:
+    """The questions of each story: they share facts, so one that is trained on gives away another that validates."""
+    stories: list[list[Question]] = []
+    for question in asked:
+        if stories and question.facts[: len(stories[-1][-1].facts)] == stories[-1][-1].facts:
+            stories[-1].append(question)
+        else:
+            stories.append([question])
+    return stories
+
+
+def short(part: list[Asked], setting: Setting) -> list[Asked]:
+    """The questions whose story has at most `longest` words (0: all)."""
+    kept = [asked for asked in part if not setting["longest"] or len(asked[0]) <= setting["longest"]]
+    if not kept:
+        raise LabError(f"no story of {setting.task} has at most {setting['longest']} words; raise --set longest=...")
+    return kept
+
+
 def load_babi(task: int) -> Callable[[Setting], Data]:
     """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones."""
 
@@ -96,8 +119,9 @@ def load_babi(task: int) -> Callable[[Setting], Data]:
         def spelt(part: Iterable[Question]) -> list[Asked]:
             return [(np.concatenate([spell(fact) for fact in q.facts]), spell(q.text), q.answer) for q in part]
 
-        fit, check = holdout(len(train), 0.15)
-        parts = [spelt(part) for part in ((train[i] for i in fit), (train[i] for i in check), test)]
+        stories = by_story(train)
+        fit, check = ([q for i in part for q in stories[i]] for part in holdout(len(stories), 0.15))
+        parts = [short(spelt(part), setting) for part in (fit, check, test)]
         return answered(parts, lexicon, tuple(sorted({q.answer for q in train})), setting)
 
     return load

@@ -88,20 +88,31 @@ OWN: dict[str, dict[str, Values]] = {
     },
     "multinli-attention": {"": {"minimum": 3, "examples": 0}, "tiny": {"minimum": 1}, "small": {"examples": 20_000}},
 }
+# `longest`: stories of at most so many words; 0: all. `correlated`: validation questions whose correlation is followed.
+STORIES: Values = {"longest": 0, "correlated": 200}
 BABI: dict[str, Values] = {
-    "tiny": {**TINY, "lr": 1e-3, "epochs": 2, "questions": 500, "stories": "generated", "tested": "generated"},
+    "tiny": {
+        **TINY,
+        **STORIES,
+        "lr": 1e-3,
+        "epochs": 2,
+        "questions": 500,
+        "stories": "generated",
+        "tested": "generated",
+    },
     "small": {
         **COMMON,
+        **STORIES,
         "size": 50,
         "features": 64,
         "epochs": 20,
         "questions": 10_000,
-        "stories": "generated",
         "tested": "published",
     },
     # 100 epochs: Jain and Wallace's code, which the released one does not repeat for bAbI.
     "paper": {
         **COMMON,
+        **STORIES,
         "size": 50,
         "features": 64,
         "epochs": 100,
@@ -117,7 +128,9 @@ BABI: dict[str, Values] = {
 def scales(name: str) -> dict[str, Values]:
     """The three scales of a data set."""
     if name.startswith("babi"):
-        return BABI
+        # The 10,000 published training questions of task 3 are not among the shared files: there we tell our own.
+        stories = "generated" if name == "babi-3" else "published"
+        return {**BABI, "small": {**BABI["small"], "stories": stories}}
     own = OWN[name]
     paper = PAIRS if name in pairs.LOAD else PAPER
     return {
