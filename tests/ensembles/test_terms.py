@@ -263,3 +263,10 @@ def test_label_free_penalties_compare_member_by_member(batch):
     torch.manual_seed(0)
     moved = batch[0] + sp.Linf(0.05).sample(torch.zeros_like(batch[0]))
     assert charge == pytest.approx(sp.kl(model(batch[0]).members, model(moved).members).mean().item())
+
+
+def test_input_gradients_come_from_the_clean_pass_itself(batch) -> None:
+    objective = simultaneous(smooth_ensemble(), DEG())
+    objective(*batch).backward()
+    objective(*batch).backward()
+    assert objective.diagnostics["forward_passes"] == 1

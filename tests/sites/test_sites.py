@@ -1,6 +1,7 @@
 """Sites: where things are placed, and that torch's own numbers come out when nothing is."""
 
 from collections import namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -252,3 +253,17 @@ def test_an_input_is_perturbed_behind_the_hooks_in_front_of_the_model() -> None:
     step = objective.begin(x, torch.zeros(3, 4), None, objective.terms)
     step.begin()
     assert torch.equal(step.run({sp.Input(): [shift]}), 2 * x + shift)
+
+
+def test_an_input_of_another_kind_is_installed_as_it_says() -> None:
+    @dataclass(frozen=True)
+    class Doubled(sp.Input):
+        def install(self, name, module, visit):
+            return super().install(name, module, lambda name, value: visit(name, 2 * value))
+
+    x, shift = torch.randn(3, 4), torch.randn(3, 4)
+    assert torch.equal(sp.perturbed_call(nn.Identity(), {Doubled(): shift}, x), 2 * x + shift)
+    objective = sp.Objective(nn.Identity(), sp.squared_loss, sp.Term(Doubled(), sp.Noise(sp.L2(1.0)), sp.squared_error))
+    step = objective.begin(x, torch.zeros(3, 4), None, objective.terms)
+    step.begin()
+    assert torch.equal(step.run({Doubled(): [shift]}), 2 * x + shift)

@@ -37,7 +37,8 @@ class Input(Site):
     def meet(self, model: nn.Module, inputs: object, visit: Visit) -> object:
         """One tensor and nothing in front of the model: no hook and no patch is needed."""
         if (
-            self.key is None
+            type(self) is Input  # another kind of input says in `install` what it does to the value
+            and self.key is None
             and isinstance(inputs, Tensor)
             and inputs.is_floating_point()
             and not (model._forward_pre_hooks or _global_forward_pre_hooks)
