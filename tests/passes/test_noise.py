@@ -172,22 +172,3 @@ def test_a_model_that_makes_its_input_a_variable_is_refused_with_the_fix() -> No
 
     with pytest.raises(RuntimeError, match="perturb the output of a later module"):
         sp.recipes.vat(Wilful(), sp.cross_entropy)(torch.randn(2, 4), torch.tensor([0, 2]))
-
-
-def test_a_numpy_generator_of_another_kind_is_shared_as_well() -> None:
-    before = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.Philox(3))  # its state holds arrays
-    try:
-        test_a_pass_with_nothing_placed_repeats_the_clean_one("numpy")
-        test_a_step_draws_as_often_as_a_plain_pass_of_any_kind()
-    finally:
-        np.random.set_bit_generator(before)
-
-
-def test_a_step_draws_as_often_as_a_plain_pass_of_any_kind() -> None:
-    model, state = Outside("numpy"), np.random.get_state(legacy=False)
-    model(torch.randn(5, 8))
-    expected = np.random.random()
-    np.random.set_state(state)
-    sp.recipes.vat(model, sp.cross_entropy, "inner")(torch.randn(5, 8), torch.arange(5) % 3)
-    assert np.random.random() == expected
