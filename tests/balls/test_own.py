@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 import sparring as sp
 from sparring.metrics import audit, sweep
+from sparring.players.player import Game
+from sparring.sites.site import Slot
 
 
 @dataclass(frozen=True)
@@ -172,3 +174,17 @@ def test_a_radius_that_grows_from_zero_is_noticed() -> None:
         ball.radius = radius
         objective(x, y)
         assert objective.diagnostics.get("growing/norm", 0.0) == pytest.approx(radius)
+
+
+def test_an_example_with_one_broken_row_is_left_alone_as_a_whole() -> None:
+    gradient = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [torch.nan, 4.0]]])  # (B, rows, 2)
+
+    def payoff(values, attached=False, clean=None):
+        return (values[0] * gradient).flatten(1).sum(1)
+
+    slot = Slot("input", torch.zeros(2, 2, 2))
+    game = Game([slot], payoff, torch.zeros(2, 3), torch.zeros(2, 3), [], 2)
+    response = sp.FastGradient(sp.L2(1.0, rows=True)).respond(game)
+    assert response.values[0][1].eq(0).all()
+    assert torch.allclose(response.values[0][0].norm(dim=-1), torch.ones(2))
+    assert response.unperturbed.tolist() == [False, True]
