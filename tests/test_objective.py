@@ -340,6 +340,47 @@ def test_items_make_uneven_batches_one(reduction: Any) -> None:
     )
 
 
+def test_items_count_once_what_a_whole_batch_is_charged_once() -> None:
+    """A charge that is one number for the batch (the KL of learned rates) is not added again with every accumulated part."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), sp.nn.ConcreteDropout(8), nn.Linear(8, 3)).double().eval()
+    kl = sp.terms.DropoutKL(prior_scale=1.0, dataset_size=5)
+    objective = sp.Objective(net, sp.cross_entropy, kl)
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    whole = objective(x, y)
+    assert abs(objective.diagnostics["dropout_kl/penalty"]) > 0.1
+    torch.testing.assert_close(objective(x[:2], y[:2], items=6) + objective(x[2:], y[2:], items=6), whole)
+    alone = objective(x)  # nothing but that one number
+    torch.testing.assert_close(objective(x[:2], items=6) + objective(x[2:], items=6), alone)
+
+
+class Beside(sp.PGD):
+    """Starts where no random number has a say."""
+
+    def first_move(self, slot: sp.sites.Slot) -> torch.Tensor:
+        return torch.full_like(slot.value, 0.1)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_items_leave_unlabelled_examples_their_own_mean(separate: bool) -> None:
+    """Three unlabelled rows for each labelled one: accumulated parts are the whole batch, not three times its unlabelled charge."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    term = sp.Term(at=sp.Input(), by=Beside(sp.L2(0.5)), penalty=sp.squared_error, detach_clean=True)
+    objective = sp.Objective(net, sp.cross_entropy, term, separate=separate)
+    x, y, more = torch.randn(6, 4).double(), torch.randint(3, (6,)), torch.randn(18, 4).double()
+    whole = objective(x, y, unlabelled=more)
+    parts = [objective(x[a:b], y[a:b], unlabelled=more[3 * a : 3 * b], items=6) for a, b in [(0, 2), (2, 6)]]
+    torch.testing.assert_close(sum(parts), whole)
+
+
+@pytest.mark.parametrize("items", [0, -3, float("nan")])
+def test_items_are_a_number_of_examples(items: float) -> None:
+    objective = sp.Objective(nn.Linear(4, 3), sp.cross_entropy)
+    with pytest.raises(ValueError, match="more than 0"):
+        objective(torch.randn(2, 4), torch.zeros(2, dtype=torch.long), items=items)
+
+
 @pytest.mark.parametrize("name", ["vat", "smart", "salt", "free_lb", "free_at", "r_drop"])
 def test_a_batch_on_another_device_is_one_sentence(name: str) -> None:
     """`meta` is a device like any other here: it refuses to mix."""

@@ -122,9 +122,10 @@ class Objective(nn.Module):
             valid: False on padding, (B, T); or masks by slot-name pattern, "source", "target" and "outputs" where lengths differ.
             unlabelled: more inputs without targets, for the terms that need none; averaged on their own and added.
             unlabelled_valid: the padding mask of those.
-            items: what sums are divided by instead of this batch's examples (or tokens): with gradient accumulation, their number
-                in all the batches that are accumulated. "ranks": where processes have batches of different lengths, their mean
-                length, so that averaged gradients are those of the mean over all examples (or tokens).
+            items: with gradient accumulation, the number of labelled examples (or tokens) in all the batches that are accumulated:
+                the loss is weighted by this batch's share of them, so that the sum over the batches is the loss of one large batch.
+                "ranks": where processes have batches of different lengths, their mean length divides every sum, so that averaged
+                gradients are those of the mean over all examples (or tokens).
             part: which of a training step's losses, for methods that have several; None: all of them in one.
             labels: never taken. Hugging Face's Trainer only hands over what a signature names, and is told what to write.
         """
@@ -133,6 +134,10 @@ class Objective(nn.Module):
             raise TypeError(
                 f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
                 "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"
+            )
+        if isinstance(items, float | int) and not items > 0:
+            raise ValueError(
+                f"items={items}: the number of examples (or tokens) in all accumulated batches, more than 0"
             )
         if unlabelled is not None and targets is None:
             raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
@@ -179,6 +184,8 @@ class Objective(nn.Module):
             total = self._with_unlabelled(total, step, unlabelled, unlabelled_valid, items)
         elif batch is not None:
             self._shares.add(step.outputs[batch.labelled :])
+        if items is not None and not isinstance(items, str):
+            total = total * (step.share / items)
         self._finish(step, total)
         return total
 

@@ -57,8 +57,7 @@ class Step:
         number: how many training steps came before.
         labelled: how many of the examples, the first ones, have targets; None for all of them (or none).
         reduction: "examples" (every example counts the same) or "tokens" (every position does).
-        items: what sums are divided by; None for the number of examples or tokens in this batch, "ranks" for the mean of that
-            number over all processes.
+        items: "ranks" divides sums by the mean number of examples or tokens over all processes, anything else by that of this batch.
         memory: what the objective knows of the model's own memory.
         cache: a place for anything worth sharing between passes of this step.
         notes: diagnostics, by key; a function is asked when they are read.
@@ -281,13 +280,23 @@ class Step:
     def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
         if counts is None:
             self._count(values.shape[0])
-            return values.mean() if self.items is None else values.sum() / self._divisor(values.shape[0], values)
+            return (
+                values.sum() / self._divisor(values.shape[0], values) if isinstance(self.items, str) else values.mean()
+            )
         weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
         total = torch.where(counts > 0, values, 0.0)
         total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
         count = weights.sum()
         self._count(count)
         return total / self._divisor(count, values)
+
+    @property
+    def share(self) -> Tensor | int:
+        """How many examples, or tokens, the step's loss stands for; where nothing was averaged, all of its examples."""
+        if self.counted is not None:
+            return self.counted
+        outputs = self._latest if self._outputs is None else self._outputs
+        return 1 if outputs is None else len(outputs)
 
     def _count(self, count: Tensor | int) -> None:
         if self.counted is None:
@@ -296,8 +305,6 @@ class Step:
     def _divisor(self, count: Tensor | int, like: Tensor) -> Tensor | float:
         if isinstance(self.items, str):
             return mean_over_ranks(torch.as_tensor(count, dtype=like.dtype, device=like.device)).clamp_min(1e-9)
-        if self.items is not None:
-            return self.items
         return count.clamp_min(1) if isinstance(count, Tensor) else count
 
     def note(self, **values: Any) -> None:
