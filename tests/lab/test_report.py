@@ -23,7 +23,7 @@ from sparring.lab.report.figures import bars, curves, heatmap, histogram, pictur
 from sparring.lab.report.panels import draw, merged, shared_scale
 from sparring.lab.report.plots import pooled
 from sparring.lab.report.story import Chapter, write_story
-from sparring.lab.report.svg import log_ticks, ticks
+from sparring.lab.report.svg import lines, log_ticks, ticks
 from sparring.lab.report.verdicts import headline
 from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, parse_param, sweep_all
@@ -328,3 +328,11 @@ def test_the_demo_names_methods_and_settings_that_exist() -> None:
         changes = CHANGES.get(chapter.task, {})
         named = jobs(task(chapter.task), chapter.methods, [0], "tiny", Path("nowhere"), None, changes)
         assert len(named) == len(chapter.methods)
+
+
+@pytest.mark.parametrize(
+    ("xs", "marks"), [((1.0, 2.0, 3.0), ["1", "2", "3"]), ((0.5, 1.0), ["0.5", "0.6", "0.7", "0.8", "0.9", "1"])]
+)
+def test_no_epoch_lies_between_two(xs: tuple[float, ...], marks: list[str]) -> None:
+    drawing = lines({"plain": (xs, [0.5] * len(xs))}, "epoch", "loss", {})
+    assert re.findall(r'class="tick"[^>]*middle">([^<]*)<', drawing) == marks

@@ -59,7 +59,9 @@ class Frame:
         log_x: bool = False,
         zero: bool = False,
         pad: float = 0.06,
+        whole: bool = False,
     ) -> None:
+        self.whole = whole
         self.log_x = log_x and min(xs, default=1) > 0
         self.x_low, self.x_high = extent(xs, 0.0)
         low, high = extent(ys, pad)
@@ -87,6 +89,8 @@ class Frame:
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
             parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{short(value)}</text>')
         marks = log_ticks(self.x_low, self.x_high) if self.log_x else ticks(self.x_low, self.x_high)
+        if self.whole:
+            marks = [value for value in marks if float(value).is_integer()] or marks
         for value in marks if x_ticks else []:
             x = self.x(value)
             parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>')
@@ -138,7 +142,7 @@ def lines(
     kept = {name: [(x, y) for x, y in zip(*points) if y is not None] for name, points in series.items()}
     xs = [x for points in kept.values() for x, _ in points]
     ys = [y for points in kept.values() for _, y in points]
-    frame = Frame(xs, ys, x_label, y_label, log_x)
+    frame = Frame(xs, ys, x_label, y_label, log_x, whole=all(float(x).is_integer() for x in xs))
     parts = [frame.axes()]
     for name, points in kept.items():
         colour = f"var(--s{colours.get(name, 0)})"
