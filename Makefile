@@ -35,7 +35,7 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.lab  ## compare methods on embedded data, print the table, write demo/report.html
 	$(BIN)/sparring demo --out demo
 
-test: $(VENV)/.all  ## run all tests (a few minutes on two cores)
+test: $(VENV)/.all  ## run all tests but the long ones (a few minutes on two cores)
 	$(BIN)/python -m pytest -n auto -m "not long and not browser"
 
 test-long: $(VENV)/.loggers  ## run the checks that take minutes each

@@ -48,7 +48,8 @@ def salt(
         ball: radius epsilon; the projection is part of every unrolled step (eq. 4).
         steps: K.
         step_size: eta; see `PGD`.
-        start: sigma of the Gaussian start.
+        start: sigma of the Gaussian start. So near to the clean point that float32 has no slope but rounding, a normalised step counts
+            as a constant, which is `unroll=False`.
         update: "normalised", "raw" (the paper's SGD follower, needs `step_size`), "adam", "sign".
         unroll: "autograd" (exact, double backward), "finite_difference" (cheaper, any model), or False: the same ascent as a
             constant, which is what the Stackelberg gradient is to be compared with.

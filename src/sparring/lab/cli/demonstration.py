@@ -1,4 +1,4 @@
-"""`sparring demo`: is it worth it? Each family scored on what it claims, on embedded data, in two minutes of two cores."""
+"""`sparring demo`: is it worth it? Each family scored on what it claims, on embedded data, in a few minutes of two cores."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -27,7 +27,7 @@ def demo(
     cores: Cores = None,
     seeds: Seeds = "5",
 ) -> None:
-    """Is it worth it? Each family scored on what it claims, on embedded data: about two minutes on two cores.
+    """Is it worth it? Each family scored on what it claims, on embedded data: a few minutes on two cores.
 
     Example: `sparring demo --out demo`
     """

@@ -56,7 +56,7 @@ PAPER: Values = {
 PAIRS: Values = {**PAPER, "epochs": 10}
 
 # What differs from data set to data set. Source of the paper's numbers: amep/commands/make_dataset of the released code:
-# `minimum` is its min_df, `shortest` and `longest` its filter_by_length. Where the shared files hold only a part of a
+# `minimum` is its min_df, `shortest` and `longest` its filter_by_length. Where `small` reads only a part of a
 # training set `source` names that part. `examples`: at most so many texts of each part; 0: all.
 OWN: dict[str, dict[str, Values]] = {
     # The released code strips SST of its punctuation.
@@ -128,7 +128,7 @@ BABI: dict[str, Values] = {
 def scales(name: str) -> dict[str, Values]:
     """The three scales of a data set."""
     if name.startswith("babi"):
-        # The 10,000 published training questions of task 3 are not among the shared files: there we tell our own.
+        # Task 3 does not need its 10,000 published training questions at `small`: there we tell our own.
         stories = "generated" if name == "babi-3" else "published"
         return {**BABI, "small": {**BABI["small"], "stories": stories}}
     own = OWN[name]
