@@ -1,5 +1,6 @@
 """Finite-difference SALT on what is not float32, not alike, not as it was: equal to the exact gradient, or refused."""
 
+import copy
 import weakref
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sparring as sp
+from sparring.players import PGD
+from sparring.sites import Slot
 
 
 def network(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -204,6 +207,64 @@ def test_a_slope_of_rounding_error_is_not_differentiated(unroll: str) -> None:
         )
         apart = sum(float((a - b).norm()) for a, b in zip(found, constant, strict=True))
         assert apart > 1e-4 if differentiates else apart < 1e-6
+
+
+@pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
+def test_the_default_start_is_far_enough_for_single_precision(unroll: Any) -> None:
+    """`salt(model, loss)` in float32 sees through its follower, as float64 does from the same start, before and after training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4))
+    x, y = torch.randn(64, 6), torch.randint(4, (64,))
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for trained in (0, 60):
+        for _ in range(trained):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimiser.step()
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            copied = copy.deepcopy(model).to(dtype)
+            torch.manual_seed(1)
+            start = PGD(sp.L2(1.0)).first_move(Slot("input", x)).to(dtype)
+            ends = []
+            for way in (unroll, False):
+                player = Placed(sp.L2(1.0), unroll=way)
+                object.__setattr__(player, "begins", start)
+                objective = sp.Objective(copied, sp.cross_entropy, sp.Term(sp.Input(), player, sp.kl))
+                loss = objective(x.to(dtype), y)
+                ends.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(copied.parameters()))]))
+            found.append((ends[0] - ends[1]).double())
+        single, double = found
+        assert float(double.norm()) > 1e-4
+        assert float((single - double).norm() / double.norm()) < 0.05
+
+
+class Placed(PGD):
+    """Starts where it is told."""
+
+    def first_move(self, slot: Slot) -> Tensor:
+        return self.begins  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("ball", [sp.L2(0.5), sp.L2(0.5, rows=True), sp.Linf(0.5)])
+def test_an_ascent_that_nobody_told_where_starts_a_tenth_of_the_radius_away(ball: Any) -> None:
+    valid = torch.tensor([[True, True, False], [True, True, True]])
+    move = PGD(ball).first_move(Slot("input", torch.zeros(2, 3, 4), valid.unsqueeze(-1)))
+    norms = move.norm(dim=-1)[valid] if getattr(ball, "rows", False) else ball.norm(move)
+    torch.testing.assert_close(norms, torch.full_like(norms, 0.05))
+    assert not move[0, 2].any()
+    assert not torch.equal(move, PGD(ball).first_move(Slot("input", torch.zeros(2, 3, 4), valid.unsqueeze(-1))))
+
+
+@pytest.mark.parametrize("words", [{"start": 1e-6}, {"update": "sign"}])
+def test_unrolling_that_changes_nothing_is_said_once(words: Any) -> None:
+    model, (x, y) = nn.Sequential(nn.Linear(6, 4)), batch(torch.float32)
+    objective = sp.recipes.salt(model, sp.cross_entropy, ball=sp.L2(0.5), **words)
+    objective(x, y)
+    with pytest.warns(UserWarning, match="salt: the derivative through the opponent's ascent is exactly 0"):
+        objective(x, y)
+    for _ in range(10):
+        objective(x, y)
 
 
 def _flat(model: nn.Module, unroll: Any) -> sp.Objective:

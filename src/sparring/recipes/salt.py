@@ -8,7 +8,7 @@ from ..balls import L2, Ball
 from ..objective import Objective
 from ..penalties import Penalty, kl
 from ..players import PGD, Player
-from ..players.pgd import Update
+from ..players.pgd import Start, Update
 from ..players.player import Unroll
 from ..terms import Term, Weight
 from .grammar import Loss, Place, recipe, site_of
@@ -23,7 +23,7 @@ def salt(
     ball: Ball = L2(1.0),
     steps: int = 1,
     step_size: float | None = None,
-    start: float = 1e-5,
+    start: Start = None,
     update: Update = "normalised",
     unroll: Unroll = "autograd",
     interaction: float | None = None,
@@ -48,8 +48,8 @@ def salt(
         ball: radius epsilon; the projection is part of every unrolled step (eq. 4).
         steps: K.
         step_size: eta; see `PGD`.
-        start: sigma of the Gaussian start. So near to the clean point that float32 has no slope but rounding, a normalised step counts
-            as a constant, which is `unroll=False`.
+        start: sigma of the Gaussian start (the paper's is 1e-5); by default a tenth of the radius in a random direction. So near
+            to the clean point that single precision has no slope but rounding, a normalised step counts as a constant.
         update: "normalised", "raw" (the paper's SGD follower, needs `step_size`), "adam", "sign".
         unroll: "autograd" (exact, double backward), "finite_difference" (cheaper, any model), or False: the same ascent as a
             constant, which is what the Stackelberg gradient is to be compared with.

@@ -76,7 +76,8 @@ def gated(step: Step, values: list[Tensor]) -> list[Tensor]:
 def measure(step: Step, total: Tensor, quiet: bool = False) -> bool:
     """Fill the gates of a step: one backward pass for the leader's own gradient, and for each gate one through its player.
 
-    Warns, unless it should be quiet, where an interaction is longer than the gradient that it corrects; returns whether it did.
+    Warns, unless it should be quiet, where an interaction is longer than the gradient that it corrects, or none at all; returns
+    whether it did.
     """
     gates: list[Gate] = step.cache.get(GATES, [])
     if not gates:
@@ -106,18 +107,26 @@ def _squared_length(values: Sequence[Tensor], parameters: Sequence[Tensor], pull
 
 
 def _warn(gates: Sequence[Gate]) -> bool:
-    """Whether one was found too long: on an accelerator that is said later."""
+    """Whether one was found too long, or without any effect: on an accelerator that is said later."""
     said: list[str] = []
 
     def say(gate: Gate) -> None:
-        if not said:
-            said.append(gate.name)
-            warnings.warn(
-                f"{gate.name}: the interaction term is {gate.ratio():.3g} times as long as the gradient of the objective itself: the "
-                "model follows its opponent's answer more than its losses. Use interaction=0.1, or a larger start=",
-                stacklevel=10,
+        if said:
+            return
+        said.append(gate.name)
+        if not gate.more:
+            found = (
+                "the derivative through the opponent's ascent is exactly 0, so that unrolling costs passes and changes nothing: "
+                'its steps are signs, or start where the precision has no slope but rounding. Use a larger start=, or update="normalised"'
             )
+        else:
+            found = (
+                f"the interaction term is {gate.ratio():.3g} times as long as the gradient of the objective itself: the "
+                "model follows its opponent's answer more than its losses. Use interaction=0.1, or a larger start="
+            )
+        warnings.warn(f"{gate.name}: {found}", stacklevel=10)
 
     for gate in gates:
-        ask(torch.as_tensor(gate.more > gate.own), partial(say, gate))
+        more = torch.as_tensor(gate.more)
+        ask((more > gate.own) | ((more == 0) & (torch.as_tensor(gate.own) > 0)), partial(say, gate))
     return bool(said)
