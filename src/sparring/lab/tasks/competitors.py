@@ -68,13 +68,14 @@ def objective(name: str, kit: Kit, model: nn.Module, setting: Setting, data: Dat
     return sp.Objective(model, loss, term, **options)
 
 
-def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value]) -> tuple[Method, ...]:
+def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], seen_through: float) -> tuple[Method, ...]:
     """The table of methods.
 
     Args:
         kit: `(model, setting, data)` to the loss, where to perturb, and options of the objective.
         ascent: the follower's settings.
         paper: what the paper sets instead, at the scale `paper`.
+        seen_through: start of SALT's follower: so far away that single precision can differentiate its step.
     """
     radius: dict[str, Value] = {"radius": ascent["radius"], "norm": "l2"}
     follower: dict[str, Value] = {"norm": "l2", "update": "normalised", "step_size": 0.0, **ascent}
@@ -106,6 +107,7 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value]) -> 
             "SALT: differentiates through the opponent's ascent",
             follower,
             charged,
+            start=seen_through,
             detach_clean=False,
             unroll="autograd",
         ),

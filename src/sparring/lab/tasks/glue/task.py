@@ -95,6 +95,7 @@ METHODS = competitors(
     kit,
     {"radius": 1.0, "steps": 2, "start": 1e-4},
     {"update": "adam", "step_size": 1e-5, "start": 1e-5},
+    seen_through=1e-2,
 )
 PAPER: dict[str, Value] = {
     "encoder": "google-bert/bert-base-uncased",

@@ -144,7 +144,7 @@ def translation_task(
         score="bleu",
         better="higher",
         scales={"tiny": {**TINY, **own}, "small": {**SMALL, **own}, "paper": {**PAPER, **paper, **own}},
-        methods=competitors(kit, small, {"update": "raw", "steps": 1, **follower}),
+        methods=competitors(kit, small, {"update": "raw", "steps": 1, **follower}, seen_through=1e-3),
         load=partial(load, name),
         build=build,
         evaluate=evaluate,
