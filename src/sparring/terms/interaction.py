@@ -117,7 +117,7 @@ def _warn(gates: Sequence[Gate]) -> bool:
         if not gate.more:
             found = (
                 "the derivative through the opponent's ascent is exactly 0, so that unrolling costs passes and changes nothing: "
-                'its steps are signs, or start where the precision has no slope but rounding. Use a larger start=, or update="normalised"'
+                'its steps are signs, or start where there is no slope but rounding. Use a larger start=, or update="normalised"'
             )
         else:
             found = (
