@@ -1,7 +1,11 @@
-"""How far does SALT's follower move? The published step size against steps that reach the ball.
+"""How far does SALT's follower move, and what does the leader see of it? The published step size against steps that reach the
+ball, and starts so near to the clean point that single precision has no slope but rounding.
 
 python examples/follower.py
 """
+
+import copy
+import statistics
 
 import torch
 from sklearn.datasets import load_digits
@@ -36,3 +40,17 @@ for name, player in followers.items():
     seen = objective.diagnostics
     ratio = seen["t/penalty"] / seen["t/noise_penalty"]
     print(f"{name:<40} {seen['t/norm']:9.2e} {seen['t/at_boundary']:8.0%} {seen['t/penalty']:10.2e} {ratio:14.2f}")
+
+print(f"\n{'start of a normalised step':<40} {'interaction, float64':>21} {'float32':>9}")
+for start in (1e-5, 1e-4, 1e-3, 1e-2, None):
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        copied = copy.deepcopy(model).to(dtype)
+        objective = sp.recipes.salt(copied, sp.cross_entropy, "0", start=start, measure_interaction_every=1)
+        draws = []
+        for _ in range(10):
+            objective(x[:500].to(dtype), y[:500])
+            draws.append(objective.diagnostics["salt/interaction"])
+        found.append(statistics.median(draws))
+    name = "a tenth of the radius (default)" if start is None else f"sigma {start:g}"
+    print(f"{name:<40} {found[0]:21.3f} {found[1]:9.3f}")
