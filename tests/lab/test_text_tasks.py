@@ -184,6 +184,15 @@ def test_unlabelled_reviews_are_of_every_class(tmp_path: Path) -> None:
     assert min(kinds) >= 10
 
 
+def test_perplexity_is_of_reviews_of_every_class(tmp_path: Path) -> None:
+    """Only the first `scored` words are read, and the files come class by class."""
+    changes = {"labelled": 8, "held": 40, "unlabelled": 20, "vectors": "", "minimum": 1}
+    data = task("imdb-words").load(task("imdb-words").setting("plain", "small", 0, reviews(tmp_path), changes))
+    for split in (data.validation, data.test):
+        words = data.extra["vocabulary"].decode(split.inputs[: len(split) // 4].tolist())
+        assert {"neg", "pos"} <= set(words)
+
+
 def test_an_empty_review_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = reviews(tmp_path / "data")
     (data / "imdb/aclImdb/train/neg/3_1.txt").write_text("  <br />")

@@ -153,15 +153,14 @@ def classified(setting: Setting, name: str) -> Data:
 
 
 def read_on(setting: Setting, name: str) -> Data:
-    """The first stage: the same reviews one after the other."""
+    """The first stage: the same reviews one after the other, shuffled, since the files come class by class."""
     read = found(setting, name)
 
     def text(rows: Rows) -> Tensor:
-        return torch.from_numpy(np.concatenate(rows).astype(np.int64))
+        order = np.random.default_rng(0).permutation(len(rows))
+        return torch.from_numpy(np.concatenate([rows[i] for i in order]).astype(np.int64))
 
-    order = np.random.default_rng(0).permutation(len(read.train[0]) + len(read.more))
-    every = [*read.train[0], *read.more]
-    train = text([every[i] for i in order])
+    train = text([*read.train[0], *read.more])
     return Data(
         train=Split(train),
         validation=Split(text(read.validation[0])),
