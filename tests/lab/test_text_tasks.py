@@ -14,6 +14,7 @@ from sparring.lab.data.language import EOS
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
+from sparring.lab.tasks.sentiment.data import read
 from sparring.lab.tasks.sentiment.task import adopt
 from sparring.lab.training.train import undisturbed
 
@@ -270,6 +271,11 @@ def test_the_stand_in_for_elec_has_nothing_unlabelled(data_folder: Path, tmp_pat
         task("elec").load(setting)
     data = task("elec").load(task("elec").setting("vat", "small", 0, data_folder))
     assert len(data.unlabelled) == len(data.train) == 1_000
+
+
+def test_reviews_that_stand_twice_in_the_stand_in_for_elec_are_taken_once(data_folder: Path) -> None:
+    known, test, _, _ = read("elec", data_folder)
+    assert len(known) + len(test) == len({*known.first, *test.first}) == 1_965
 
 
 def test_fine_tuning_goes_on_from_its_own_method_and_seed(tmp_path: Path) -> None:
