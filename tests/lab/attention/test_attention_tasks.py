@@ -3,6 +3,8 @@ import dataclasses
 import pytest
 import torch
 
+from sparring.lab.data.babi.stories import format_stories
+from sparring.lab.data.babi.world import generate
 from sparring.lab.errors import LabError
 from sparring.lab.models.birnn import Encoder
 from sparring.lab.registry import task
@@ -151,6 +153,17 @@ def test_long_stories_can_be_left_out():
         assert 30 < int(split.lengths.max()) <= 60
     with pytest.raises(LabError, match="no story of babi-2 has at most 3 words"):
         prepared("babi-2", overrides={"questions": 50, "longest": 3})
+
+
+def test_published_questions_are_as_many_as_asked_for(tmp_path):
+    folder = tmp_path / "babi/tasks_1-20_v1-2/en-10k"
+    folder.mkdir(parents=True)
+    for seed, split in enumerate(("train", "test")):
+        text = format_stories(generate(1, 100, seed))
+        (folder / f"qa1_single-supporting-fact_{split}.txt").write_text(text)
+    for count in (100, 40):
+        _, _, data, _ = prepared("babi-1", scale="small", data=tmp_path, overrides={"questions": count})
+        assert (len(data.train) + len(data.validation), len(data.test)) == (count, 100)
 
 
 def test_f1_agrees_with_scikit_learn():

@@ -107,10 +107,13 @@ def short(part: list[Asked], setting: Setting) -> list[Asked]:
 
 
 def load_babi(task: int) -> Callable[[Setting], Data]:
-    """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones."""
+    """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones.
+
+    At most `questions` are trained and validated with.
+    """
 
     def load(setting: Setting) -> Data:
-        train = told(task, setting["stories"], "train", setting["questions"], setting)
+        train = told(task, setting["stories"], "train", setting["questions"], setting)[: setting["questions"] or None]
         test = told(task, setting["tested"], "test", min(1000, setting["questions"]), setting)
         lexicon = Lexicon()
         prepare = Preparation()
