@@ -19,7 +19,7 @@ from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.competitors import NORMS
 from sparring.lab.tasks.glue.pretrained import minilm_folder
 from sparring.lab.tasks.glue.scores import Parts, answers, evaluate, logits
-from sparring.lab.tasks.glue.sentences import classes_of, generated
+from sparring.lab.tasks.glue.sentences import classes_of, corpus, generated
 from sparring.lab.tasks.glue.task import divided
 
 SHORT = {"epochs": 1, "examples": 96}
@@ -232,6 +232,18 @@ def test_pairs_that_validate_have_first_texts_that_nobody_trained_on() -> None:
     alone = Texts(known.first, None, known.labels)  # sentences alone are shuffled one by one
     order = np.random.default_rng(0).permutation(300)
     assert [part.tolist() for part in divided("cola", alone)] == [order[30:].tolist(), order[:30].tolist()]
+
+
+def test_the_sample_of_snli_is_trained_as_it_is_tested(tmp_path: Path) -> None:
+    for name, row in (
+        ("snli-train-20k/train.tsv", "3\t3\tA man, here.\tHe's here."),
+        ("snli/test.txt", "a man here\the 's here\t0"),
+    ):
+        (tmp_path / "nli" / name).parent.mkdir(parents=True)
+        (tmp_path / "nli" / name).write_text(row + "\n")
+    train, tested = corpus("snli", tmp_path)
+    assert (train.first, train.second) == (tested[""].first, tested[""].second)
+    assert train.labels.tolist() == tested[""].labels.tolist() == [0]
 
 
 def test_sentences_of_real_files(data_folder: Path) -> None:
