@@ -14,6 +14,7 @@ from sparring.lab.data.language import EOS
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
+from sparring.lab.tasks.sentiment.data import read
 from sparring.lab.tasks.sentiment.task import adopt
 from sparring.lab.training.train import undisturbed
 
@@ -184,6 +185,15 @@ def test_unlabelled_reviews_are_of_every_class(tmp_path: Path) -> None:
     assert min(kinds) >= 10
 
 
+def test_perplexity_is_of_reviews_of_every_class(tmp_path: Path) -> None:
+    """Only the first `scored` words are read, and the files come class by class."""
+    changes = {"labelled": 8, "held": 40, "unlabelled": 20, "vectors": "", "minimum": 1}
+    data = task("imdb-words").load(task("imdb-words").setting("plain", "small", 0, reviews(tmp_path), changes))
+    for split in (data.validation, data.test):
+        words = data.extra["vocabulary"].decode(split.inputs[: len(split) // 4].tolist())
+        assert {"neg", "pos"} <= set(words)
+
+
 def test_an_empty_review_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = reviews(tmp_path / "data")
     (data / "imdb/aclImdb/train/neg/3_1.txt").write_text("  <br />")
@@ -261,6 +271,11 @@ def test_the_stand_in_for_elec_has_nothing_unlabelled(data_folder: Path, tmp_pat
         task("elec").load(setting)
     data = task("elec").load(task("elec").setting("vat", "small", 0, data_folder))
     assert len(data.unlabelled) == len(data.train) == 1_000
+
+
+def test_reviews_that_stand_twice_in_the_stand_in_for_elec_are_taken_once(data_folder: Path) -> None:
+    known, test, _, _ = read("elec", data_folder)
+    assert len(known) + len(test) == len({*known.first, *test.first}) == 1_965
 
 
 def test_fine_tuning_goes_on_from_its_own_method_and_seed(tmp_path: Path) -> None:

@@ -152,11 +152,18 @@ def test_inference_in_the_published_files(tmp_path):
     assert words(data, "train", 1, 0) == ["a", "man", "sleeps", "."]
     assert words(data, "train", 1, 1) == ["he", "runs", "."]
     assert data.train.targets.tolist()[:2] == [0, 2]
-    write("multinli_1.0/multinli_1.0_train.jsonl", many)
+    write(
+        "multinli_1.0/multinli_1.0_train.jsonl",
+        [(f"Premise {'abcde'[k // 2]}.", *pair[1:]) for k, pair in enumerate(many)],
+    )
     write("multinli_1.0/multinli_1.0_dev_matched.jsonl", many[:3])
     write("multinli_1.0/multinli_1.0_dev_mismatched.jsonl", many[:4])
     data = loaded("multinli-attention", tmp_path)
     assert (len(data.train), len(data.validation), len(data.test)) == (8, 2, 7)
+    trained, checked = (
+        {words(data, part, row, 0)[1] for row in range(count)} for part, count in (("train", 8), ("validation", 2))
+    )
+    assert (len(trained), len(checked)) == (4, 1), "both pairs of a premise on one side"
     assert data.test.parts == (("matched", slice(0, 3)), ("mismatched", slice(3, 7)))
 
 

@@ -1,12 +1,15 @@
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from sparring.lab.data.babi.stories import format_stories
+from sparring.lab.data.babi.world import generate
 from sparring.lab.errors import LabError
 from sparring.lab.models.birnn import Encoder
 from sparring.lab.registry import task
-from sparring.lab.tasks.attention import TASKS
+from sparring.lab.tasks.attention import TASKS, measures
 from sparring.lab.tasks.attention.made_up import NEGATIVE, POSITIVE, made_up
 from sparring.lab.tasks.attention.measures import of_like_length
 from sparring.metrics import explain
@@ -151,6 +154,40 @@ def test_long_stories_can_be_left_out():
         assert 30 < int(split.lengths.max()) <= 60
     with pytest.raises(LabError, match="no story of babi-2 has at most 3 words"):
         prepared("babi-2", overrides={"questions": 50, "longest": 3})
+
+
+def test_published_questions_are_as_many_as_asked_for(tmp_path):
+    folder = tmp_path / "babi/tasks_1-20_v1-2/en-10k"
+    folder.mkdir(parents=True)
+    for seed, split in enumerate(("train", "test")):
+        text = format_stories(generate(1, 100, seed))
+        (folder / f"qa1_single-supporting-fact_{split}.txt").write_text(text)
+    for count in (100, 40):
+        _, _, data, _ = prepared("babi-1", scale="small", data=tmp_path, overrides={"questions": count})
+        assert (len(data.train) + len(data.validation), len(data.test)) == (count, 100)
+
+
+def test_words_are_left_out_of_sentences_of_every_class(monkeypatch):
+    """The reviews of IMDB lie class by class: the first ones would all be negative."""
+    chosen, setting, data, model = prepared("sst", overrides={"removed": 20})
+    order, asked, seen = data.test.targets.argsort(stable=True), [], []
+
+    def collate(index, targets):
+        asked.append(targets)
+        return data.test.collate(index, targets)
+
+    def noted(model, batches, definition, **how):
+        asked.clear()
+        list(batches)
+        seen[:] = torch.cat(asked).tolist()
+        return SimpleNamespace(pearson=0.0, kendall=0.0)
+
+    monkeypatch.setattr(measures, "agreement", noted)
+    sorted_test = dataclasses.replace(
+        data.test, inputs=data.test.inputs[order], targets=data.test.targets[order], collate=collate
+    )
+    chosen.evaluate(model.eval(), sorted_test, setting)
+    assert (len(seen), set(seen)) == (20, {0, 1})
 
 
 def test_f1_agrees_with_scikit_learn():

@@ -13,6 +13,7 @@ from sparring.lab import registry
 from sparring.lab.cli import main as cli
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
+from sparring.lab.tasks.own import judge
 
 FAST = ["--set", "epochs=1", "--set", "attacked=10"]
 TASK_FILE = Path(__file__).parents[3] / "examples" / "own_task.py"
@@ -87,6 +88,16 @@ def test_images_in_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
     assert "data: pictures: 28 train, 4 validation, 8 test; classes dark, light" in out
     assert records()[0]["pixels"] == [1, 9, 7]
+
+
+def test_every_class_is_attacked_though_files_lie_class_by_class() -> None:
+    setting = task("images").setting("plain", overrides={"attacked": 20})
+    targets = torch.arange(4).repeat_interleave(25)
+    first_only = torch.nn.Linear(3, 4)
+    with torch.no_grad():
+        first_only.weight.zero_()
+        first_only.bias.copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
+    assert judge.withstood(first_only, judge.Final(torch.rand(100, 3), targets), setting) == 0.25
 
 
 def test_a_table_with_words_gaps_and_a_constant(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

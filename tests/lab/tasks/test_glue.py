@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 import sparring as sp
 from sparring.lab.cli.main import main
 from sparring.lab.data.glue import TASKS as GLUE
+from sparring.lab.data.records import Texts
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.checkpoint import load
@@ -17,7 +19,8 @@ from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.competitors import NORMS
 from sparring.lab.tasks.glue.pretrained import minilm_folder
 from sparring.lab.tasks.glue.scores import Parts, answers, evaluate, logits
-from sparring.lab.tasks.glue.sentences import classes_of, generated
+from sparring.lab.tasks.glue.sentences import classes_of, corpus, generated
+from sparring.lab.tasks.glue.task import divided
 
 SHORT = {"epochs": 1, "examples": 96}
 ASCENTS = ["adversarial_training", "free_at", "free_lb", "free_lb_regulariser", "smart", "vat", "salt"]
@@ -216,6 +219,31 @@ def test_no_dropout_means_none_at_all(tmp_path: Path) -> None:
         first, second = (session.model.train()(**inputs).logits for _ in range(2))
         assert torch.equal(first, second) == (rate == 0)
     assert session.model.config.attention_probs_dropout_prob == 0.1, "attention keeps its own rate otherwise"
+
+
+def test_pairs_that_validate_have_first_texts_that_nobody_trained_on() -> None:
+    known = Texts(
+        [f"premise {k // 3}" for k in range(300)], [str(k) for k in range(300)], np.arange(300) % 3, ("a", "b", "c")
+    )
+    fit, check = divided("mnli", known)
+    assert sorted([*fit, *check]) == list(range(300))
+    assert not {known.first[row] for row in fit} & {known.first[row] for row in check}
+    assert len(check) == 30
+    alone = Texts(known.first, None, known.labels)  # sentences alone are shuffled one by one
+    order = np.random.default_rng(0).permutation(300)
+    assert [part.tolist() for part in divided("cola", alone)] == [order[30:].tolist(), order[:30].tolist()]
+
+
+def test_the_sample_of_snli_is_trained_as_it_is_tested(tmp_path: Path) -> None:
+    for name, row in (
+        ("snli-train-20k/train.tsv", "3\t3\tA man, here.\tHe's here."),
+        ("snli/test.txt", "a man here\the 's here\t0"),
+    ):
+        (tmp_path / "nli" / name).parent.mkdir(parents=True)
+        (tmp_path / "nli" / name).write_text(row + "\n")
+    train, tested = corpus("snli", tmp_path)
+    assert (train.first, train.second) == (tested[""].first, tested[""].second)
+    assert train.labels.tolist() == tested[""].labels.tolist() == [0]
 
 
 def test_sentences_of_real_files(data_folder: Path) -> None:

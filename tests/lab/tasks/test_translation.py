@@ -157,6 +157,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         task("multi30k").load(setting)
     with pytest.raises(DataError, match="multi30k has no split 'dev'"):
         task("multi30k").load(task("multi30k").setting("plain", "small", data=tmp_path, overrides={"train": "dev"}))
+    changes = {"train": "test_2016_flickr"}
+    with pytest.raises(LabError, match="train=test_2016_flickr does not fit; it is what multi30k is tested on"):
+        task("multi30k").load(task("multi30k").setting("plain", "small", data=tmp_path, overrides=changes))
     with pytest.raises(LabError, match="length=2 leaves no sentence pair"):
         task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": 2}))
     with pytest.raises(LabError, match="beam=0 does not fit; it must be at least 1"):

@@ -1,5 +1,6 @@
 """What readers hand out: plain arrays and lists, nothing lazy."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,6 +81,19 @@ class Texts:
         part = self.take(index)
         assert part.labels is not None
         return replace(part, labels=np.array([order[i] for i in part.labels.tolist()], dtype=np.int64), classes=classes)
+
+
+def alike(texts: Sequence[str]) -> list[list[int]]:
+    """The positions of equal texts, in the order in which each is first met: what must not be divided.
+
+    Example:
+        >>> alike(["a", "b", "a"])
+        [[0, 2], [1]]
+    """
+    groups: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        groups.setdefault(text, []).append(place)
+    return list(groups.values())
 
 
 def holdout(size: int, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ....metrics.attention import agreement, explain
 from ...report.figures import Figure, sentences
@@ -17,7 +17,7 @@ CORRELATIONS = {"": "probability", "_loss": "loss"}
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
     """Accuracy (the micro-F1 of inference), F1 of the second of two classes, and the agreement with both gradient importances.
 
-    On the test split also the agreement with leaving words out, over the first `removed` sentences. The others may have
+    On the test split also the agreement with leaving words out, over `removed` sentences. The others may have
     a limit to the sentences whose agreement is taken, `correlated`: with long stories it costs as much as an epoch.
     """
     size = setting["scored"]  # examples at once: long texts need small batches
@@ -46,10 +46,15 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     if isinstance(split, Examined):
         found |= {f"accuracy_{name}": 100 * float(correct[part].mean()) for name, part in split.parts}
         if few := min(setting["removed"], len(split)):
-            rows = (split.batch(torch.arange(few)[i : i + 50])[0] for i in range(0, few, 50))
+            rows = (split.batch(index)[0] for index in spread(split, few).split(50))
             seen = agreement(model, rows, at="embedding", attention="attention", definition="leave_one_out")
             found |= {"pearson_removed": seen.pearson, "kendall_removed": seen.kendall}
     return found
+
+
+def spread(split: Split, count: int) -> Tensor:
+    """`count` examples at equal distances: some files lie class by class, so the first ones would all be of one."""
+    return torch.arange(count) * len(split) // count
 
 
 def of_like_length(split: Split, size: int, first: int) -> Iterator[Any]:
@@ -64,8 +69,9 @@ def of_like_length(split: Split, size: int, first: int) -> Iterator[Any]:
 
 
 def draw(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
-    """Attention and gradient over the first sentences of the test split (Figs. 1 and 3)."""
-    inputs, targets = (data.test or data.validation).batch(slice(0, 8))
+    """Attention and gradient over some sentences of the test split (Figs. 1 and 3)."""
+    test = data.test or data.validation
+    inputs, targets = test.batch(spread(test, min(8, len(test))))
     seen = explain(model, inputs, at="embedding", attention="attention")
     tokens = inputs[0] if isinstance(inputs, tuple) else inputs
     labels, vocabulary = data.extra["labels"], data.extra["vocabulary"]

@@ -20,7 +20,7 @@ from ...data.errors import DataError
 from ...data.nli import CLASSES, multinli, snli, snli_plain
 from ...data.preparing import Preparation
 from ...data.ragged import Lexicon, Ragged
-from ...data.records import Texts, holdout
+from ...data.records import Texts, alike, holdout
 from ...errors import LabError
 from ...task import Data, Setting, Split
 from .made_up import clozes, inferred
@@ -107,10 +107,13 @@ def short(part: list[Asked], setting: Setting) -> list[Asked]:
 
 
 def load_babi(task: int) -> Callable[[Setting], Data]:
-    """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones."""
+    """bAbI of one task: `stories` and `tested` say whether to tell new stories or to read the published ones.
+
+    At most `questions` are trained and validated with.
+    """
 
     def load(setting: Setting) -> Data:
-        train = told(task, setting["stories"], "train", setting["questions"], setting)
+        train = told(task, setting["stories"], "train", setting["questions"], setting)[: setting["questions"] or None]
         test = told(task, setting["tested"], "test", min(1000, setting["questions"]), setting)
         lexicon = Lexicon()
         prepare = Preparation()
@@ -191,7 +194,7 @@ def load_snli(setting: Setting) -> Data:
 
 
 def load_multinli(setting: Setting) -> Data:
-    """MultiNLI: a fifth of the 392,702 training pairs to validate; both published development parts to test."""
+    """MultiNLI: a fifth of the premises of the 392,702 training pairs to validate; both published development parts to test."""
     if setting.scale == "tiny":
         train, matched, mismatched = (
             invented(setting["examples"] // share, seed) for seed, share in enumerate((1, 4, 4))
@@ -199,7 +202,8 @@ def load_multinli(setting: Setting) -> Data:
     else:
         read = [multinli(name, setting.data) for name in ("train", "matched", "mismatched")]
         train, matched, mismatched = shortened(setting, *read)
-    fit, check = holdout(len(train), 0.2)
+    same = alike(train.first)  # a premise comes with three hypotheses, one of each class
+    fit, check = (np.sort([row for k in part for row in same[k]]) for part in holdout(len(same), 0.2))
     test = Texts(
         [*matched.first, *mismatched.first],
         [*(matched.second or ()), *(mismatched.second or ())],

@@ -1,6 +1,7 @@
 """Sentences for the fine-tuning tasks: where each comes from, generated ones, and how words become numbers."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,25 @@ def corpus(task: str, data: Path | None) -> tuple[Texts, dict[str, Texts]]:
             f"R{number}": nli.anli(number, "dev", data) for number in (1, 2, 3)
         }
     if task == "snli":
-        whole = as_folder(data).find("nli/snli_1.0/snli_1.0_train.jsonl") is not None
-        read = nli.snli if whole else nli.snli_plain  # without the whole corpus, the sample of 20,000 pairs
-        return read("train", data), {"": read("test", data)}
+        if as_folder(data).find("nli/snli_1.0/snli_1.0_train.jsonl") is not None:
+            return nli.snli("train", data), {"": nli.snli("test", data)}
+        # Without the whole corpus, the sample of 20,000 pairs. Its test file has neither capitals nor marks.
+        return bare(nli.snli_plain("train", data)), {"": nli.snli_plain("test", data)}
     return native.glue(task, "train", data), {"": native.glue(task, "dev", data)}
+
+
+def bare(texts: Texts) -> Texts:
+    """The same texts in lower case and without punctuation.
+
+    >>> bare(Texts(["A man, sitting."], ["It's well-known!"], None)).second
+    ["it 's well-known"]
+    """
+
+    def stripped(text: str) -> str:
+        return " ".join(word for word in words(text.lower()) if any(c.isalnum() for c in word))
+
+    second = None if texts.second is None else [stripped(text) for text in texts.second]
+    return replace(texts, first=[stripped(text) for text in texts.first], second=second)
 
 
 def joined(parts: list[Texts]) -> Texts:

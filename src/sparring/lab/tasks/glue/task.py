@@ -16,7 +16,7 @@ from torch import nn
 
 import sparring as sp
 
-from ...data.records import Texts
+from ...data.records import Texts, alike
 from ...errors import LabError
 from ...models.encoder import SentenceEncoder
 from ...task import Data, Setting, Split, Task, Value
@@ -39,12 +39,9 @@ def load(name: str, setting: Setting) -> Data:
         known, tested = generated(name, setting["examples"], seed=1), {"": generated(name, 200, seed=2)}
     else:
         known, tested = corpus(name, setting.data)
-    if len(known) < 2:
-        raise LabError(f"{name} has {len(known)} example to train on; it needs two at least, since a tenth validates")
-    order = np.random.default_rng(0).permutation(len(known))
-    held = max(1, len(known) // 10)
-    train = known.take(order[held:][: setting["examples"] or None])
-    validation = known.take(order[:held][: setting["validated"] or None])
+    rest, held = divided(name, known)
+    train = known.take(rest[: setting["examples"] or None])
+    validation = known.take(held[: setting["validated"] or None])
     encoder, size = encoder_of(setting), 0
     if encoder == "scratch":
         vocabulary = vocabulary_of(train)
@@ -60,6 +57,23 @@ def load(name: str, setting: Setting) -> Data:
     test = split(joined(list(tested.values())), {part: len(texts) for part, texts in tested.items()})
     extra = {"vocabulary": size, "outputs": len(train.classes) or 1}
     return Data(split(train, {}), split(validation, {}), test, extra)
+
+
+def divided(name: str, known: Texts) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffled rows to train and (a tenth) to validate with. Pairs that share their first text count as one example.
+
+    >>> fit, check = divided("rte", Texts(["a", "b"] * 10, ["c"] * 20, None))
+    >>> len({row % 2 for row in fit}), len({row % 2 for row in check})
+    (1, 1)
+    """
+    groups = [[row] for row in range(len(known))] if known.second is None else alike(known.first)
+    if len(groups) < 2:
+        raise LabError(f"{name} has {len(groups)} example to train on; it needs two at least, since a tenth validates")
+    order = [groups[k] for k in np.random.default_rng(0).permutation(len(groups))]
+    ends = np.cumsum([len(group) for group in order])
+    cut = min(int(np.searchsorted(ends, max(1, len(known) // 10))) + 1, len(order) - 1)
+    rows: np.ndarray = np.concatenate(order)
+    return rows[ends[cut - 1] :], rows[: ends[cut - 1]]
 
 
 def build(setting: Setting, data: Data) -> nn.Module:

@@ -20,7 +20,7 @@ from ...data.imdb import elec, electronics, imdb
 from ...data.language import EOS
 from ...data.preparing import Preparation, spaces
 from ...data.ragged import Lexicon, Ragged
-from ...data.records import Texts, holdout
+from ...data.records import Texts, alike, holdout
 from ...data.vectors import vectors
 from ...data.vocabulary import Vocabulary
 from ...errors import LabError
@@ -53,6 +53,7 @@ def read(name: str, folder: Path | None) -> tuple[Texts, Texts, Callable[[], lis
         prepared = Preparation(tokenise=spaces, number=None)
         return elec("train", folder), elec("test", folder), lambda: elec("train", folder, True).first, prepared
     found = electronics(folder)
+    found = found.take(np.array([rows[0] for rows in alike(found.first)]))  # some stand there twice
     rest, test = holdout(len(found), 0.25)
     return found.take(rest), found.take(test), no_more, PREPARED
 
@@ -153,15 +154,14 @@ def classified(setting: Setting, name: str) -> Data:
 
 
 def read_on(setting: Setting, name: str) -> Data:
-    """The first stage: the same reviews one after the other."""
+    """The first stage: the same reviews one after the other, shuffled, since the files come class by class."""
     read = found(setting, name)
 
     def text(rows: Rows) -> Tensor:
-        return torch.from_numpy(np.concatenate(rows).astype(np.int64))
+        order = np.random.default_rng(0).permutation(len(rows))
+        return torch.from_numpy(np.concatenate([rows[i] for i in order]).astype(np.int64))
 
-    order = np.random.default_rng(0).permutation(len(read.train[0]) + len(read.more))
-    every = [*read.train[0], *read.more]
-    train = text([every[i] for i in order])
+    train = text([*read.train[0], *read.more])
     return Data(
         train=Split(train),
         validation=Split(text(read.validation[0])),

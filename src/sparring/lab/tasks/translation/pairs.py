@@ -72,6 +72,8 @@ def read(name: str, setting: Setting) -> tuple[Texts, Texts, Texts]:
     if setting.scale == "tiny":
         return tuple(generated(count, seed) for seed, count in enumerate((setting["examples"], 60, 60)))  # type: ignore[return-value]
     corpus = CORPORA[name]
+    if setting["train"] == corpus.test:
+        raise LabError(f"train={corpus.test} does not fit; it is what {name} is tested on")
     train, validation, test = (
         parallel(corpus.name, corpus.prefix + split, setting.data)
         for split in (setting["train"], corpus.validation, corpus.test)
