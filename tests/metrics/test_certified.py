@@ -350,6 +350,27 @@ def test_in_place_operations_are_seen_by_later_readers() -> None:
     torch.testing.assert_close(certify(net, x, targets, sp.Linf(0.0)).margins, margins(net(x), targets).detach())
 
 
+class Aside(nn.Module):
+    """Goes on computing after its answer, for a note of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.fc(x)
+        self.note = self.other(x)
+        return out
+
+
+def test_the_certificate_is_about_what_the_model_returns_not_what_it_computes_last() -> None:
+    torch.manual_seed(0)
+    net = Aside()
+    x, targets = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
+    torch.testing.assert_close(certify(net, x, targets, sp.Linf(0.0)).margins, margins(net(x), targets).detach())
+    torch.testing.assert_close(output_bounds(net, x, sp.Linf(0.0))[0], net(x).detach())
+
+
 class Sequence(nn.Module):
     """A linear layer on every position of a sequence: its outputs come last, batch norm's channels first."""
 

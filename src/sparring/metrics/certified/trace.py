@@ -46,6 +46,8 @@ def trace(model: nn.Module | Sequence[nn.Module], example: Tensor) -> Graph:
     members = member_modules(model)
     graph: Graph = [Node(Source(), (), tuple(example.shape[1:]), "input")]
     heads = [_append(graph, member, example[:1].repeat(2, *[1] * (example.dim() - 1))) for member in members]
+    if len(heads) == 1:
+        del graph[heads[0] + 1 :]  # what the module computes beside its answer: the last node is the answer
     if len(heads) > 1:
         shapes = {graph[head].shape for head in heads}
         if len(shapes) > 1:
