@@ -371,6 +371,29 @@ def test_the_certificate_is_about_what_the_model_returns_not_what_it_computes_la
     torch.testing.assert_close(output_bounds(net, x, sp.Linf(0.0))[0], net(x).detach())
 
 
+def test_a_hook_on_a_layer_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    for hooked in (nn.Module.register_forward_hook, nn.Module.register_forward_pre_hook):
+        handle = hooked(net[2], lambda module, *seen: -seen[-1])
+        with pytest.raises(UnsupportedOperation, match=r"2 has a forward hook"):
+            certify(net, torch.rand(2, 4), torch.tensor([0, 1]), sp.Linf(0.1))
+        handle.remove()
+    certify(net, torch.rand(2, 4), torch.tensor([0, 1]), sp.Linf(0.1))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_made_of_trained_parts_are_those_of_now() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), nn.ReLU(), nn.utils.spectral_norm(nn.Linear(4, 3)))
+    x, targets = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
+    net.eval()(x)
+    with torch.no_grad():  # trained on, and not run since
+        net[0].weight_g.mul_(-2)
+        net[2].weight_orig.mul_(torch.tensor([[1.0], [-2.0], [3.0]]))
+    found = certify(net, x, targets, sp.Linf(0.0)).margins
+    torch.testing.assert_close(found, margins(net(x), targets).detach())
+
+
 class Sequence(nn.Module):
     """A linear layer on every position of a sequence: its outputs come last, batch norm's channels first."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
 from .layers import SUPPORTED, UnsupportedOperation, function_op, module_op
@@ -155,6 +157,11 @@ class _Recorder(fx.Interpreter):
         if kwargs or len(args) != 1 or not isinstance(args[0], _Value):
             raise UnsupportedOperation(f"{target} is called with more than one tensor; certificates know {SUPPORTED}")
         value = args[0]
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if any(not isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
+            raise UnsupportedOperation(f"{target} has a forward hook, which no bound can look into; remove it first")
+        for hook in hooks:
+            hook(module, None)  # sets the weight from its parts, which may have been trained since it last ran
         op = module_op(module, value.tensor, str(target))
         if op is None:
             return value
