@@ -474,10 +474,21 @@ def test_functions_that_cannot_be_bounded_are_named(net: nn.Module, said: str) -
         certify(net, torch.rand(2, 4), torch.tensor([0, 1]), sp.Linf(0.1))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_targets_as_images_store_them(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    net, x, targets = nn.Linear(4, 3), torch.rand(3, 4), torch.tensor([1, 2, 1])  # as many examples as classes
+    expected = certify(net, x, targets, sp.Linf(0.1)).margins
+    assert torch.equal(certify(net, x, targets.to(dtype), sp.Linf(0.1)).margins, expected)
+
+
 def test_bad_arguments() -> None:
     net, x = mlp(0), torch.rand(2, 6).double()
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         certify(net, x, torch.tensor([0, 9]), sp.Linf(0.1))
+    for targets in (torch.tensor([0]), torch.tensor([0, 1, 1]), torch.tensor([[0], [1]]), torch.tensor([0.0, 1.0])):
+        with pytest.raises(ValueError, match="one class number for each of 2 examples"):
+            certify(net, x, targets, sp.Linf(0.1))
     with pytest.raises(ValueError, match="method is 'magic'"):
         certify(net, x, torch.tensor([0, 1]), sp.Linf(0.1), method="magic")
     with pytest.raises(

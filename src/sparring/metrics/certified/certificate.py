@@ -99,6 +99,11 @@ def _certify(
         raise ValueError(
             f"the model's output has shape {(len(inputs), *graph[-1].shape)}; certificates need (B, classes), two at least"
         )
+    if targets.shape != inputs.shape[:1] or targets.is_floating_point():
+        raise ValueError(
+            f"targets {tuple(targets.shape)} of {targets.dtype}: give one class number for each of {len(inputs)} examples"
+        )
+    targets = targets.long()  # bytes and booleans would choose rows as a mask
     if bool(((targets < 0) | (targets >= graph[-1].shape[0])).any()):
         raise ValueError(
             f"targets run from {targets.min()} to {targets.max()}; the model has classes 0 to {graph[-1].shape[0] - 1}"
