@@ -164,6 +164,13 @@ def test_logits_of_reads_objects_and_scales(mlp: nn.Module, digits: Any) -> None
         logits_of(torch.zeros(2, 3, 4))
 
 
+def test_one_logit_is_no_answer_of_a_classifier() -> None:
+    net, x, y = nn.Linear(4, 1), torch.rand(3, 4), torch.zeros(3, dtype=torch.long)
+    for run in (lambda: predictions(net, x), lambda: FGSM(pixels(0.1))(net, x, y)):
+        with pytest.raises(ValueError, match=r"shape \(3, 1\).*two at least"):
+            run()
+
+
 def test_logits_may_come_in_a_mapping(mlp: nn.Module, digits: Any) -> None:
     class Mapped(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Tensor]:

@@ -25,8 +25,11 @@ def logits_of(outputs: Any) -> Tensor:
             f"the model returns {type(outputs).__name__}; attacks need logits, an object with .logits, or a "
             'mapping with "logits"'
         )
-    if logits.dim() != 2:
-        raise ValueError(f"the model's logits have shape {tuple(logits.shape)}; attacks need (B, classes)")
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"the model's logits have shape {tuple(logits.shape)}; attacks need (B, classes), two at least (one logit z of "
+            "yes or no stands for the two logits 0 and z)"
+        )
     return logits
 
 
