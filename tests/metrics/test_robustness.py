@@ -79,6 +79,9 @@ def test_a_table_of_attacks_reports_progress() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="inputs hold 4 examples and targets 3"):
         robust_accuracy(NET, FGSM(pixels(0.1)), X, Y[:3])
+    for targets in (Y[:, None], nn.functional.one_hot(Y, 4)):  # compared with the answers they would broadcast
+        with pytest.raises(ValueError, match=r"inputs hold 4 examples and targets 4, \d; give as many class numbers"):
+            robust_accuracy(NET, lambda model, inputs, targets: inputs, X, targets)
     with pytest.raises(TypeError, match="JSMA has no ball to sweep; give a function"):
         sweep(NET, JSMA(), X, Y, [0.1])
     with pytest.raises(ValueError, match="the attack turned inputs"):

@@ -74,8 +74,11 @@ def robust_accuracy(
         samples: passes whose mean probability decides, for models that draw noise.
         batch_size: examples per call.
     """
-    if len(inputs) == 0 or len(inputs) != len(targets):
-        raise ValueError(f"inputs hold {len(inputs)} examples and targets {len(targets)}; give as many, at least one")
+    if len(inputs) == 0 or targets.dim() != 1 or len(inputs) != len(targets):
+        raise ValueError(
+            f"inputs hold {len(inputs)} examples and targets {', '.join(map(str, targets.shape))}; give as many class numbers, "
+            "at least one"
+        )
     parts = []
     for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
         found = attack(model, x, y)
