@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sparring as sp
-from sparring.attacks import BIM, FGSM, PGD, AutoAttack, RandomSearch, paper_pgd, predictions
+from sparring.attacks import BIM, FGSM, PGD, AutoAttack, Logits, RandomSearch, margin, paper_pgd, predictions
 from sparring.metrics.robustness import robust_accuracy
 
 
@@ -288,6 +288,16 @@ def test_a_model_without_a_gradient_is_attacked_as_one_with_a_zero_gradient(
     assert torch.equal(FGSM(pixels(0.1, norm))(_Steps(mlp), x, y), x)
     assert torch.equal(BIM(pixels(0.1, norm))(_Steps(mlp), x, y), x)
     assert not torch.equal(PGD(pixels(0.1, norm))(_Steps(mlp), x, y), x)  # the random start needs no gradient
+
+
+def test_large_inputs_in_half_precision_do_not_overflow() -> None:
+    torch.manual_seed(0)
+    x, net = torch.rand(2, 1000).mul(255).half(), nn.Linear(1000, 3).half()  # an example sums up to about 127,500
+    assert torch.equal(Logits(net)(x), net(x))
+    y = net(x).argmax(1)
+    ball = sp.Linf(1.0, box=(0, 255))
+    steps, noise = (PGD(ball, steps=n, step_size=0.5 if n > 1 else 1e-6)(net, x, y) for n in (8, 1))
+    assert (margin(net(steps), y) > margin(net(noise), y) + 1).all()  # the gradient is seen
 
 
 class _Overflowing(nn.Module):

@@ -64,7 +64,7 @@ class Logits(nn.Module):
             logits = (members / self.temperature).log_softmax(2).logsumexp(1) - math.log(members.shape[1])
         else:
             logits = logits_of(outputs) / self.temperature
-        nothing = 0 * inputs.flatten(1).sum(1, keepdim=True)
+        nothing = 0 * inputs.flatten(1)[:, :1]  # not of a sum, which half precision cannot hold
         return logits + nothing.to(logits.dtype)
 
 
