@@ -8,7 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.metrics import classwise_calibration_error, expected_calibration_error, reliability
+from sparring.metrics import (
+    brier,
+    classwise_calibration_error,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
 
 
 def loop_ece(probabilities: torch.Tensor, targets: torch.Tensor, bins: int) -> float:
@@ -80,8 +86,15 @@ def test_probabilities_that_are_not_numbers_are_not_called_calibrated() -> None:
 @pytest.mark.parametrize("equal_mass", [False, True])
 def test_binary_probabilities_are_two_classes(equal_mass: bool) -> None:
     p, y = torch.tensor([0.9, 0.2, 0.6]), torch.tensor([1, 0, 0])
-    both = torch.stack([1 - p, p], 1)
+    both = torch.stack([1 - p.double(), p.double()], 1)
     assert expected_calibration_error(p, y, 5, equal_mass) == expected_calibration_error(both, y, 5, equal_mass)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_other_class_keeps_the_digits_that_the_given_one_has(dtype: torch.dtype) -> None:
+    p, y = torch.tensor([1e-4, 2e-4], dtype=dtype), torch.tensor([0, 0])
+    assert negative_log_likelihood(p, y) == pytest.approx(float(-torch.log1p(-p.double()).mean()))
+    assert brier(p, y) == pytest.approx(float(2 * p.double().square().mean()))
 
 
 def sample(n: int = 600, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -97,13 +97,13 @@ def binned(confidence: Tensor, right: Tensor, bins: int, equal_mass: bool) -> Re
 
 def two_sided(probabilities: Tensor, targets: Tensor) -> Tensor:
     """Probabilities as `(N, classes)` in double precision, checked against the targets."""
+    probabilities = probabilities.detach().double()
     if probabilities.dim() == 1:
         probabilities = torch.stack([1 - probabilities, probabilities], 1)
     if probabilities.dim() != 2 or targets.shape != probabilities.shape[:1]:
         raise ValueError(
             f"probabilities {tuple(probabilities.shape)}, targets {tuple(targets.shape)}: must be (N, classes) and (N,)"
         )
-    probabilities = probabilities.detach().double()
     if bool((probabilities < 0).any()) or bool((probabilities > 1 + 1e-4).any()):
         raise ValueError("probabilities lie outside 0 and 1; pass logits.softmax(-1)")
     if targets.is_floating_point() or (
