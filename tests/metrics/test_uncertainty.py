@@ -126,5 +126,9 @@ def test_bad_input_is_named() -> None:
         patch_pavgpu(torch.ones(1, 2, 4, 4), torch.zeros(1, 4, 4), stride=0)
     with pytest.raises(ValueError, match="NaN"):
         pavgpu(torch.tensor([True, False]), torch.tensor([math.nan, 0.1]), 0.5)
+    with pytest.raises(ValueError, match="outside 0 and 1; pass logits"):
+        predictive_entropy(torch.tensor([[2.0, -1.0]]))
+    with pytest.raises(ValueError, match=r"sum up to 1\.6"):
+        patch_pavgpu(torch.full((1, 2, 4, 4), 0.8), torch.zeros(1, 4, 4), 0.5)
     with pytest.raises(ValueError, match="empty"):
         threshold_grid(torch.zeros(0))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .probabilities import check_probabilities
+
 
 def predictive_entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
     """Entropy in nats of (mean) predictive probabilities; certain predictions give exactly 0.
@@ -17,6 +19,7 @@ def predictive_entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
         probabilities: non-negative, summing to one along `dim`.
         dim: the class axis; 1 for `(B, C, H, W)`.
     """
+    check_probabilities(probabilities, dim)
     return torch.special.entr(probabilities).sum(dim)
 
 

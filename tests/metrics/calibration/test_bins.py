@@ -158,11 +158,15 @@ def expected_calibration_error_of_class(p: torch.Tensor, hit: torch.Tensor) -> f
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="bins=0"):
-        reliability(torch.ones(2, 2), torch.zeros(2, dtype=torch.long), 0)
+        reliability(torch.full((2, 2), 0.5), torch.zeros(2, dtype=torch.long), 0)
     with pytest.raises(ValueError, match=r"\(3,\)"):
         reliability(torch.ones(2, 2), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="outside 0 and 1; pass logits"):
         reliability(torch.tensor([[3.0, -1.0]]), torch.tensor([0]))
+    for unnormalised in (torch.tensor([[0.7, 0.9]]), torch.tensor([[0.7]]), torch.tensor([[0.1, 0.2, 0.3]])):
+        with pytest.raises(ValueError, match=r"sum up to (0|1\.6)"):
+            brier(unnormalised, torch.tensor([0]))
+    reliability(torch.full((1, 3), 0.333), torch.tensor([0]))  # rounded, as tables are
     for targets in (torch.tensor([2]), torch.tensor([-1]), torch.tensor([0.0])):
         with pytest.raises(ValueError, match="class numbers from 0 to 1"):
             reliability(torch.tensor([[0.5, 0.5]]), targets)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..probabilities import check_probabilities
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -104,8 +106,7 @@ def two_sided(probabilities: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             f"probabilities {tuple(probabilities.shape)}, targets {tuple(targets.shape)}: must be (N, classes) and (N,)"
         )
-    if bool((probabilities < 0).any()) or bool((probabilities > 1 + 1e-4).any()):
-        raise ValueError("probabilities lie outside 0 and 1; pass logits.softmax(-1)")
+    check_probabilities(probabilities)
     if targets.is_floating_point() or (
         len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < probabilities.shape[1]
     ):
