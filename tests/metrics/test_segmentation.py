@@ -62,3 +62,10 @@ def test_labels_as_images_store_them_do_not_overflow(dtype: torch.dtype) -> None
 def test_labels_out_of_range_are_named() -> None:
     with pytest.raises(ValueError, match=r"targets holds labels 0\.\.11 outside 0\.\.10"):
         Confusion.of(torch.tensor([0, 0]), torch.tensor([0, 11]), 11)
+
+
+def test_probabilities_are_not_cut_to_classes() -> None:
+    labels, probabilities = torch.tensor([0, 1]), torch.tensor([0.2, 0.9])
+    assert mean_iou(probabilities > 0.5, labels, classes=2) == 1.0
+    with pytest.raises(ValueError, match="must be class numbers"):
+        mean_iou(probabilities, labels, classes=2)

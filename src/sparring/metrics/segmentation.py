@@ -31,6 +31,8 @@ class Confusion:
         """
         if predicted.shape != targets.shape:
             raise ValueError(f"predicted {tuple(predicted.shape)} and targets {tuple(targets.shape)} differ in shape")
+        if predicted.is_floating_point() or targets.is_floating_point():
+            raise ValueError("predicted and targets must be class numbers; of probabilities take .argmax(1), or > 0.5")
         counted = torch.ones_like(targets, dtype=torch.bool) if void is None else targets != void
         true, guess = targets[counted].long(), predicted[counted].long()  # bytes would overflow below
         for name, values in (("targets", true), ("predicted", guess)):
