@@ -84,6 +84,17 @@ def test_inputs_without_members_are_refused():
         ambiguity(torch.zeros(3, 1, 4), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"shape \(3, 4\)"):
         ambiguity(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"shape \(3, 4\)"):
+        pairwise_disagreement(torch.zeros(3, 4))
+
+
+def test_targets_that_do_not_fit_the_examples_are_refused():
+    ensemble = Ensemble([nn.Sequential(nn.Linear(4, 3)) for _ in range(2)], head="0").eval()
+    for targets in (torch.zeros(4, 1, dtype=torch.long), torch.zeros(2, dtype=torch.long)):
+        with pytest.raises(ValueError, match="one class for each of 4 examples"):
+            ambiguity(torch.randn(4, 2, 3), targets)
+        with pytest.raises(ValueError, match="one class for each of 4 examples"):
+            gradient_diversity(ensemble, torch.rand(4, 4), targets, chunk=2)
 
 
 def test_running_averages_do_not_move_in_training_mode():

@@ -119,6 +119,8 @@ def test_adversarial_subnetworks_are_worse_than_random_ones() -> None:
     found = subnetwork_accuracies(model, x, targets, sp.Recurrent("rnn"), player, keep=0.85, count=6)
     assert found.random.shape == found.adversarial.shape == (6,)
     assert found.adversarial.mean() < found.random.mean() < 1
+    with pytest.raises(ValueError, match=r"predicts \(200,\) classes for targets \(200, 1\)"):
+        subnetwork_accuracies(model, x, targets[:, None], sp.Recurrent("rnn"), player, count=1)
 
 
 def test_the_mean_mask_counts_how_often_each_unit_survives() -> None:

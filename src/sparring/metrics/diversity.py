@@ -24,12 +24,14 @@ def ambiguity(members: Tensor, targets: Tensor) -> float:
 
     Paper: Wu et al., eq. 7.
     """
-    if members.dim() not in (2, 3) or (members.dim() == 2 and members.is_floating_point()):
-        raise ValueError(f"members has shape {tuple(members.shape)}; expected logits (B, K, C) or classes (B, K)")
-    predicted = members.argmax(-1) if members.dim() == 3 else members
+    predicted = _classes(members)
     count = predicted.shape[1]
     if count < 2:
         raise ValueError(f"members holds {count} member(s); ambiguity compares at least 2")
+    if targets.shape != predicted.shape[:1]:
+        raise ValueError(
+            f"targets has shape {tuple(targets.shape)}; expected one class for each of {len(predicted)} examples"
+        )
     right = (predicted == targets[:, None]).sum(1)
     split = torch.minimum(right, count - right) / (count - (count + 1) // 2)
     return float(split.double().mean())
@@ -45,8 +47,15 @@ def pairwise_disagreement(members: Tensor) -> Tensor:
     Args:
         members: member logits (B, K, C), or their predicted classes (B, K) as integers.
     """
-    predicted = members.argmax(-1) if members.dim() == 3 else members
+    predicted = _classes(members)
     return (predicted.unsqueeze(1) != predicted.unsqueeze(2)).float().mean(0)
+
+
+def _classes(members: Tensor) -> Tensor:
+    """What every member predicts (B, K), from its logits (B, K, C) or the classes themselves."""
+    if members.dim() not in (2, 3) or (members.dim() == 2 and members.is_floating_point()):
+        raise ValueError(f"members has shape {tuple(members.shape)}; expected logits (B, K, C) or classes (B, K)")
+    return members.argmax(-1) if members.dim() == 3 else members
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,10 @@ def gradient_diversity(ensemble: nn.Module, inputs: Tensor, targets: Tensor, chu
 
     Paper: Wu et al., sections 4.2 and 4.3.
     """
+    if targets.shape != inputs.shape[:1]:
+        raise ValueError(
+            f"targets has shape {tuple(targets.shape)}; expected one class for each of {len(inputs)} examples"
+        )
     cosines, norms = [], []
     for part, labels in zip(inputs.split(chunk), targets.split(chunk)):
         with differentiating(ensemble):

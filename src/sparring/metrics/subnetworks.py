@@ -134,7 +134,10 @@ def subnetwork_accuracies(
     extract, bernoulli = outputs or logits_of, Bernoulli(keep, shared=True)
 
     def accuracy(logits: Tensor) -> Tensor:
-        return (logits.argmax(-1) == targets).double().mean()
+        predicted = logits.argmax(-1)
+        if predicted.shape != targets.shape:
+            raise ValueError(f"the model predicts {tuple(predicted.shape)} classes for targets {tuple(targets.shape)}")
+        return (predicted == targets).double().mean()
 
     random = [accuracy(extract(Pass(model, (site,), {site: bernoulli.draw}).run(inputs))) for _ in range(count)]
     adversarial = [accuracy(perturb(model, inputs, site, player, penalty, outputs).perturbed) for _ in range(count)]
