@@ -111,6 +111,15 @@ def test_asking_a_player_leaves_no_trace() -> None:
     assert "forward" not in model.rnn.__dict__
 
 
+def test_running_averages_do_not_move_in_training_mode() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    subnetwork_accuracies(
+        model, torch.randn(8, 4), torch.zeros(8).long(), sp.Mask(), sp.GreedyFlip(sp.Flips(0.5)), count=2
+    )
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
 def test_adversarial_subnetworks_are_worse_than_random_ones() -> None:
     """Fig. 3 (a) in small: a model that is right on its own predictions loses more to the adversary."""
     model, x = Last(20, scale=3.0), inputs(200)

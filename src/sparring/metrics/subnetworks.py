@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..objective import Objective
+from ..passes.layout import still_statistics
 from ..passes.one import Pass
 from ..passes.step import Step, logits_of
 from ..penalties import Penalty, full_precision, js
@@ -91,7 +92,8 @@ def perturb(
     """
     found = Perturbed()
     listener = _Listener(Term(site, player, penalty), found)
-    Objective(model, _no_loss, listener, outputs=outputs)(inputs)
+    with still_statistics(model):
+        Objective(model, _no_loss, listener, outputs=outputs)(inputs)
     return found
 
 
