@@ -52,6 +52,14 @@ def test_what_is_not_a_number_has_no_rank():
     assert not kendall(x, y, ~(x + y).isnan()).isnan().any()
 
 
+def test_padding_may_hold_anything():
+    x, y = torch.randn(2, 3, 6)
+    valid = torch.arange(6) < torch.tensor([[6], [4], [3]])
+    expected = pearson(x, y, valid)
+    for anything in (torch.nan, torch.inf, -torch.inf):
+        torch.testing.assert_close(pearson(x.masked_fill(~valid, anything), y, valid), expected)
+
+
 def test_blocks_do_not_change_kendall(monkeypatch):
     x, y = torch.randn(2, 7, 6)
     whole = kendall(x, y)

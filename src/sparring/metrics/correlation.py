@@ -57,7 +57,8 @@ def _prepared(x: Tensor, y: Tensor, valid: Tensor | None) -> tuple[Tensor, Tenso
     kept = torch.ones_like(x) if valid is None else valid
     if x.shape[1] == 0:  # sentences without a word: one column that does not count
         x, y, kept = (torch.zeros(len(x), 1, device=x.device) for _ in range(3))
-    return x.double(), y.double(), kept.double()
+    x, y = (v.double().masked_fill(kept == 0, 0.0) for v in (x, y))  # 0 * NaN would be NaN
+    return x, y, kept.double()
 
 
 def _defined(found: Tensor, x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
