@@ -141,3 +141,11 @@ def test_words_are_dropped_in_every_pass() -> None:
     found = sp.predict(model, torch.arange(40).view(2, 20), samples=5, keep_samples=True).samples
     assert found is not None
     assert len({tuple(sample.flatten().tolist()) for sample in found}) == 5
+
+
+def test_one_logit_is_refused_not_called_certain() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 1), nn.Dropout()), torch.randn(2, 3)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\), and the softmax of one is always 1"):
+        sp.predict(model, x)
+    found = sp.predict(model, x, outputs=lambda z: torch.cat([0 * z, z], -1))
+    assert bool((found.entropy > 0).all())

@@ -129,7 +129,13 @@ def predict(
     kept: list[Tensor] = []
     with stochastic(model):
         for answer in passes(model, inputs, samples):
-            probabilities = full_precision(extract(answer)).softmax(-1)
+            logits = extract(answer)
+            if logits.shape[-1] < 2:
+                raise ValueError(
+                    f"predict: the logits have shape {tuple(logits.shape)}, and the softmax of one is always 1; give two classes, "
+                    "for one logit z of yes or no: outputs=lambda z: torch.cat([0 * z, z], -1)"
+                )
+            probabilities = full_precision(logits).softmax(-1)
             mean = probabilities if mean is None else mean + probabilities
             spread = entropy(probabilities) if spread is None else spread + entropy(probabilities)
             if keep_samples:
