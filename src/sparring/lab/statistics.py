@@ -31,15 +31,16 @@ class Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment: the k-th smallest of m times (m - k + 1), never below the one before it.
+    """Holm's step-down adjustment: the k-th smallest of m times (m - k + 1), never below the one before it; of NaN it is 1.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, largest = [0.0] * len(p_values), 0.0
+    known = [1.0 if math.isnan(p) else p for p in p_values]  # NaN has no place in an order
+    order = sorted(range(len(known)), key=lambda place: known[place])
+    adjusted, largest = [0.0] * len(known), 0.0
     for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
+        largest = max(largest, min(1.0, known[place] * (len(known) - rank)))
         adjusted[place] = largest
     return adjusted
 

@@ -1,6 +1,7 @@
 """Verdicts on synthetic records: what is planted is found, what is not there is not confirmed."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def test_holm_is_the_definition(p_values: list[float]) -> None:
         steps = [(m - k) * q for k, q in enumerate(order) if q <= p]
         assert found == pytest.approx(min(1.0, max(steps)), rel=1e-9)
     assert holm([0.01, 0.02, 0.5]) == pytest.approx([0.03, 0.04, 0.5])
+    assert holm([0.01, math.nan, 0.001]) == pytest.approx([0.02, 1.0, 0.003])  # one arm that diverged spoils no other
 
 
 def test_intervals_are_students_at_holms_level() -> None:
