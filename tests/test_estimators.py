@@ -188,6 +188,15 @@ def test_a_loss_that_is_not_finite_gives_a_zero_not_a_nan(estimator: Estimator) 
     assert bool(gradient.isfinite().all())
 
 
+def test_a_broken_loss_is_no_baseline_for_the_other_examples() -> None:
+    masks = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    losses = torch.tensor([1.0, 2.0, 5.0, torch.nan])
+    (found,) = Reinforce(baseline="batch").gradient([torch.zeros(2)], [masks], losses)
+    (expected,) = Reinforce(baseline="batch").gradient([torch.zeros(2)], [masks[:3]], losses[:3])
+    torch.testing.assert_close(found[:3], expected)
+    assert not found[3].any()
+
+
 @pytest.mark.parametrize("estimator", [ARM(), DisARM(), Reinforce(), Enumerate()], ids=repr)
 def test_a_reduced_loss_is_refused(estimator: Estimator) -> None:
     with pytest.raises(ValueError, match="per example"):

@@ -41,8 +41,9 @@ class Reinforce:
     ) -> list[Tensor]:
         """See `Estimator.gradient`; never calls `evaluate`."""
         if isinstance(self.baseline, str):
-            others = max(losses.numel() - 1, 1)
-            centred = losses - (losses.sum() - losses) / others
+            finite = losses.isfinite()  # the loss of an example that is left out is no baseline for the others
+            known = torch.where(finite, losses, 0.0)
+            centred = losses - (known.sum() - known) / (finite.sum() - finite.long()).clamp(min=1)
         else:
             centred = losses - self.baseline
         return [along_batch(centred, z) * (z - torch.sigmoid(a)) for a, z in zip(logits, masks, strict=True)]
