@@ -153,6 +153,9 @@ def test_bad_input_is_named() -> None:
         evaluate_ranking(flat, fold_in, csr_array((1, 4)))
     with pytest.raises(ValueError, match=r"score returned shape \(1, 2\)"):
         evaluate_ranking(lambda rows: torch.zeros(1, 2), fold_in, held_out)
+    square = csr_array(np.triu(np.ones((3, 3)), 1))
+    with pytest.raises(ValueError, match=r"held_out is stored as csc.*held_out.tocsr\(\)"):
+        evaluate_ranking(lambda rows: torch.zeros(3, 3), csr_array((3, 3)), square.tocsc())
     with pytest.raises(ValueError, match="batch_size=0"):
         evaluate_ranking(flat, fold_in, held_out, batch_size=0)
     with pytest.raises(ValueError, match="k=0"):

@@ -129,6 +129,9 @@ def evaluate_ranking(
     """
     if tuple(fold_in.shape) != tuple(held_out.shape):
         raise ValueError(f"fold_in is {tuple(fold_in.shape)} but held_out {tuple(held_out.shape)}; make them equal")
+    for name, matrix in (("fold_in", fold_in), ("held_out", held_out)):
+        if (stored := getattr(matrix, "format", "csr")) != "csr":
+            raise ValueError(f"{name} is stored as {stored}, its rows cannot be read as such; pass {name}.tocsr()")
     wanted = [("recall", k, _recall) for k in recall] + [("ndcg", k, _ndcg) for k in ndcg]
     if not wanted or batch_size < 1 or min(k for _, k, _ in wanted) < 1:
         raise ValueError(f"recall={list(recall)}, ndcg={list(ndcg)}, batch_size={batch_size}: all must be at least 1")
