@@ -166,6 +166,12 @@ def test_bad_input_is_named() -> None:
         ndcg_at_k(torch.zeros(1, 3), torch.zeros(1, 2, dtype=torch.bool), 1)
 
 
+def test_one_user_has_no_standard_error() -> None:
+    fold_in, held_out = csr_array([[1, 0, 0]]), csr_array([[0, 1, 0]])
+    report = evaluate_ranking(lambda rows: torch.zeros(1, 3), fold_in, held_out, recall=[1])
+    assert math.isnan(report.errors["recall@1"])
+
+
 def test_a_user_without_relevant_items_gets_zero_not_nan() -> None:
     scores, nothing = torch.randn(2, 5), torch.zeros(2, 5, dtype=torch.bool)
     assert recall_at_k(scores, nothing, 3).tolist() == [0.0, 0.0]

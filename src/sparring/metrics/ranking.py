@@ -87,7 +87,7 @@ class RankingReport:
 
     Attributes:
         means: metric name (`recall@20`, `ndcg@100`) -> mean over users.
-        errors: metric name -> standard error of that mean.
+        errors: metric name -> standard error of that mean; NaN of one user.
         users: how many users were averaged.
         skipped: how many had no held-out item and were left out.
     """
@@ -166,7 +166,7 @@ def evaluate_ranking(
         raise ValueError(f"none of the {users} users has a held-out item; there is nothing to average")
     return RankingReport(
         means={name: value.mean().item() for name, value in flat.items()},
-        errors={name: (value.var(correction=0) / max(counted - 1, 1)).sqrt().item() for name, value in flat.items()},
+        errors={name: (value.var(correction=0) / (counted - 1)).sqrt().item() for name, value in flat.items()},
         users=counted,
         skipped=users - counted,
     )
