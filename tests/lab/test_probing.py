@@ -29,6 +29,8 @@ def test_features_are_what_enters_the_head_and_leave_nothing_behind() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
     with pytest.raises(LabError, match="last linear layer over one row an example"):
         features(nn.Linear(4, 2), Split(torch.randn(2, 5, 4)))
+    with pytest.raises(LabError, match="last linear layer over one row an example"):
+        features(nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 2)), Split(torch.randn(2, 5, 4)))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -38,6 +40,11 @@ def test_a_probe_answers_as_scikit_learn_does(classes: int) -> None:
     scaled = ((x - x.mean(0)) / x.std(0)).numpy()
     other = LogisticRegression(max_iter=2000).fit(scaled, y.numpy())
     assert np.allclose(probe(x).softmax(1).numpy(), other.predict_proba(scaled), atol=1e-3)
+
+
+def test_classes_that_are_not_numbered_from_zero_are_refused() -> None:
+    with pytest.raises(LabError, match=r"the classes here are \[0, 2, 3\]"):
+        Probe(torch.randn(30, 4), torch.tensor([0, 2, 3]).repeat(10))
 
 
 def test_a_probe_of_scores_is_linear_regression() -> None:

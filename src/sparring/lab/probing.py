@@ -44,7 +44,7 @@ def features(model: nn.Module, split: Split, size: int = 64) -> Tensor:
                 inputs, _ = split.batch(slice(start, min(start + size, len(split))))
                 seen.clear()
                 model(**inputs) if isinstance(inputs, dict) else model(inputs)
-                if not seen or seen[-1].dim() != 2:
+                if not seen or seen[-1].dim() != 2 or len(seen[-1]) != min(size, len(split) - start):
                     shape = tuple(seen[-1].shape) if seen else "none"
                     raise LabError(
                         f"probing needs a last linear layer over one row an example; its inputs here: {shape}"
@@ -70,6 +70,8 @@ class Probe(nn.Module):
         inputs, wanted = ((x - self.centre) / self.scale).numpy(), y.numpy()
         fitted: Any = Ridge() if y.is_floating_point() else LogisticRegression(max_iter=2000)
         fitted.fit(inputs, wanted)
+        if not y.is_floating_point() and list(fitted.classes_) != list(range(len(fitted.classes_))):
+            raise LabError(f"a probe numbers its answers from 0, the classes here are {fitted.classes_.tolist()}")
         weight, bias = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
         if not y.is_floating_point() and len(weight) == 1:  # two classes: the first one's logit is 0
             weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
