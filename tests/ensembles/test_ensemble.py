@@ -118,6 +118,10 @@ def test_members_may_differ_in_architecture_and_head():
         (lambda: Ensemble([Net(), Net(classes=4)], head="top.fc"), r"\[3, 4\] classes"),
         (lambda: Ensemble([Net(), Net()], head=["top.fc"]), "1 layers for 2 members"),
         (
+            lambda: Ensemble([Net(classes=1), Net(classes=1)], head="top.fc")(torch.randn(2, 4)),
+            "softmax of one is always 1",
+        ),
+        (
             lambda: Ensemble([Net(8), Net(6)], head="top.fc", dropout=LaplacePriorityDropout()),
             "have 8, 6 features.*uneven=True",
         ),

@@ -30,6 +30,10 @@ class EnsembleOutput(NamedTuple):
     @classmethod
     def of(cls, members: Tensor) -> "EnsembleOutput":
         """Average the members' softmax outputs in log space, float32 at least."""
+        if members.shape[-1] < 2:
+            raise ValueError(
+                f"members give {tuple(members.shape)} logits; the softmax of one is always 1: give two classes"
+            )
         wide = members.float() if members.dtype in (torch.float16, torch.bfloat16) else members
         return cls(torch.logsumexp(F.log_softmax(wide, -1), 1) - math.log(members.shape[1]), members)
 
