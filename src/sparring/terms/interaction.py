@@ -97,7 +97,7 @@ def measure(step: Step, total: Tensor, quiet: bool = False) -> bool:
             gate.answer = gate.pulls = ()
     step.last = placed
     step.backward_passes += 1 + len(gates)
-    return not quiet and step.number in LOOKS and _warn(gates)
+    return not quiet and step.number in LOOKS and _warn(gates, step.number == LOOKS[-1])
 
 
 def _squared_length(values: Sequence[Tensor], parameters: Sequence[Tensor], pulls: Sequence[Tensor] | None) -> Tensor:
@@ -106,8 +106,11 @@ def _squared_length(values: Sequence[Tensor], parameters: Sequence[Tensor], pull
     return torch.stack(squares).sum() if squares else torch.zeros(())
 
 
-def _warn(gates: Sequence[Gate]) -> bool:
-    """Whether one was found too long, or without any effect: on an accelerator that is said later."""
+def _warn(gates: Sequence[Gate], trained: bool) -> bool:
+    """Whether one was found too long or, in a network that is `trained` a little, without any effect.
+
+    A new network may answer nearly the same to everything; on an accelerator all is said later.
+    """
     said: list[str] = []
 
     def say(gate: Gate) -> None:
@@ -128,5 +131,8 @@ def _warn(gates: Sequence[Gate]) -> bool:
 
     for gate in gates:
         more = torch.as_tensor(gate.more)
-        ask((more > gate.own) | ((more == 0) & (torch.as_tensor(gate.own) > 0)), partial(say, gate))
+        found = more > gate.own
+        if trained:
+            found = found | ((more == 0) & (torch.as_tensor(gate.own) > 0))
+        ask(found, partial(say, gate))
     return bool(said)
