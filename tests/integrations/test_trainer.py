@@ -1,6 +1,7 @@
 """Hugging Face's Trainer with recipes: nothing lost of the framework's own, several processes equal one, resumed equals whole."""
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,22 @@ transformers = pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from accelerate.state import AcceleratorState  # noqa: E402
 from even import EvenStart  # noqa: E402
 
 import sparring as sp  # noqa: E402
 from sparring.integrations.transformers import SparringTrainer, with_sparring  # noqa: E402
 
 WORDS = "bert.embeddings.word_embeddings"
+
+
+@pytest.fixture(autouse=True)
+def own_precision() -> Iterator[None]:
+    """What a Trainer asked accelerate for holds for the whole process: the next test starts without."""
+    yield
+    AcceleratorState._reset_state()
+
+
 RECIPES = {
     "zero": partial(sp.recipes.vat, at=WORDS, weight=0.0),
     "vat": partial(sp.recipes.vat, at=WORDS, ball=sp.L2(0.5)),
