@@ -256,6 +256,14 @@ def test_an_ascent_that_nobody_told_where_starts_a_tenth_of_the_radius_away(ball
     assert not torch.equal(move, PGD(ball).first_move(Slot("input", torch.zeros(2, 3, 4), valid.unsqueeze(-1))))
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+def test_in_half_precision_it_starts_farther_away(autocast: bool) -> None:
+    values = torch.zeros(2, 3, 4, dtype=torch.float32 if autocast else torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        move = PGD(sp.L2(0.5)).first_move(Slot("input", values))
+    torch.testing.assert_close(move.flatten(1).norm(dim=1), torch.full((2,), 0.25), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("words", [{"start": 1e-6}, {"update": "sign"}])
 def test_unrolling_that_changes_nothing_is_said_once(words: Any) -> None:
     """In training step 100: a new network may answer nearly the same to everything."""

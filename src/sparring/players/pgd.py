@@ -15,7 +15,11 @@ from .unrolled import Unrolled
 from .walk import State, Walk, moved, rows
 
 NOISE = 100.0  # rounding errors: a first-order gain below so many is not told apart from none
-NEAR = 0.1  # of the radius: where an ascent starts that nobody told where
+NEAR, NEAR_IN_HALF = (
+    0.1,
+    0.5,
+)  # of the radius: where an ascent starts that nobody told where; rounding of 16 bits hides more
+HALF = (torch.float16, torch.bfloat16)
 Update = Literal["normalised", "raw", "sign", "adam"]
 Start = float | Literal["uniform"] | None
 
@@ -38,7 +42,7 @@ class PGD(InBall):
         step_size: length of a step; by default the radius for one step, 2.5 * radius / steps for more.
         start: standard deviation of the Gaussian start, or "uniform" for a uniform start in the ball; 0 starts at the
             clean point. None starts in a random direction, a tenth of the radius away: much nearer, single precision has no
-            slope of a divergence but rounding.
+            slope of a divergence but rounding. In half precision and under autocast it is half of the radius.
         update: "normalised" (gradient divided by its norm in the ball's norm), "raw", "sign" or "adam".
         unroll: False, "autograd" or "finite_difference".
         interaction: how much of the derivative through the ascent counts, from 0 (a plain ascent) to 1 (SALT's equations). None
@@ -94,7 +98,8 @@ class PGD(InBall):
         """The random start, already inside the ball."""
         zeros = working_copy(slot)
         if self.start is None:
-            return self.ball.sample(zeros, slot.valid, around=slot.value) * NEAR
+            half = slot.value.dtype in HALF or torch.is_autocast_enabled(slot.value.device.type)
+            return self.ball.sample(zeros, slot.valid, around=slot.value) * (NEAR_IN_HALF if half else NEAR)
         if self.start == "uniform":
             return self.ball.interior(zeros, slot.valid, around=slot.value)
         if self.start == 0:
