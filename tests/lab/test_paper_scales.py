@@ -50,7 +50,7 @@ LANGUAGE = [
     ("fraternal_dropout", "weight", 0.15, "F"), ("expectation_linear", "weight", 0.25, "F"),
     ("fraternal_dropout", "alpha", 0.0, "F"), ("adversarial_dropout", "alpha", 0.0, "P 5.3"), ("adversarial_dropout", "beta", 0.0, "P 5.3"),
     ("adversarial_dropout", "delta", 0.06, "P app. 6"), ("adversarial_dropout", "weight", 0.1, "L"), ("adversarial_dropout", "ramp", 100.0, "L"),
-    ("plain", "words", 0, "P 5.3: the whole text"), ("variational_dropout", "keep", 0.75, "O"),
+    ("plain", "words", 0, "P 5.3: the whole text"), ("plain", "vocabulary", 0, "P 5.3: all words"), ("variational_dropout", "keep", 0.75, "O"),
     ("variational_dropout", "drop_weights", 0.0, "O: a mask of states instead"), ("adversarial_dropout", "steps", 1, "O: P 5.3 names no K"),
     *((method, name, 0.0, "F") for method in ("expectation_linear", "fraternal_dropout") for name in ("alpha", "beta", "ramp")),
     *((method, name, 0.0, "O: as F") for method in ("r_drop",) for name in ("alpha", "beta", "ramp")), ("r_drop", "weight", 1.0, "O"),

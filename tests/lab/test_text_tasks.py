@@ -112,6 +112,20 @@ def test_the_adversary_of_the_language_model_flips_a_share_of_every_row() -> Non
     assert 0 < flips <= int(0.1 * session.setting["size"])  # the mean over rows; `delta` of a row at most
 
 
+def test_a_smaller_vocabulary_keeps_the_most_frequent_words_of_the_whole_training_text(tmp_path: Path) -> None:
+    (tmp_path / "ptb").mkdir()
+    for split, text in (("train", "a b c\n a b d\n a c c c\n"), ("valid", "a z c\n"), ("test", "d c\n")):
+        (tmp_path / f"ptb/ptb.{split}.txt").write_text(text)
+    known = task("ptb")
+    whole, cut = (
+        known.load(known.setting("plain", "small", 0, tmp_path, {"vocabulary": count, "words": 6})) for count in (0, 3)
+    )
+    assert whole.extra["vocabulary"].words == ("<pad>", "<unk>", "c", "<eos>", "a", "b", "d")
+    assert cut.extra["vocabulary"].words == ("<pad>", "<unk>", "c", "<eos>", "a")  # counted beyond the six words read
+    assert cut.train.inputs.tolist() == [4, 1, 2, 3, 4, 1]
+    assert cut.validation.inputs.tolist() == [4, 1, 2, 3] and cut.test.inputs.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("name", ["ptb", "imdb-words"])
 def test_perplexity_is_that_of_every_word_however_the_windows_fall(name: str) -> None:
     """Ten columns read in one go, the whole vocabulary, against windows of which the last is shorter."""
@@ -224,6 +238,7 @@ def test_a_corpus_of_empty_lines(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ("ptb", "window=0", "a window has at least one word"),
         ("ptb", "layers=0", "AWDLSTM(layers=0): at least 1"),
+        ("ptb", "vocabulary=-1", "vocabulary=-1 does not fit; it is a number of words, or 0 for all of them"),
         ("imdb", "truncate=0", "gradients flow back through at least 1 word"),
         ("imdb", "held=0", "at least one review must be held out"),
     ],

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...data.fingerprint import remembered
 from ...data.language import EOS, ptb, wikitext2
 from ...data.vocabulary import Vocabulary
+from ...errors import LabError
 from ...task import Data, Setting, Split
 from ...text import Text
 
@@ -45,21 +46,28 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 @remembered(3)
-def corpus(name: str, folder: Path | None) -> tuple[Vocabulary, dict[str, Tensor]]:
-    """The words of a corpus and its three texts as numbers, read once per process."""
+def corpus(name: str, folder: Path | None, largest: int = 0) -> tuple[Vocabulary, dict[str, Tensor]]:
+    """The words of a corpus, at most the `largest` most frequent ones, and its three texts as numbers, read once per process."""
     if name == "generated":
         texts = {"train": sentences(1200, 0), "valid": sentences(150, 1), "test": sentences(150, 2)}
     else:
         texts = {split: READERS[name](split, folder) for split in ("train", "valid", "test")}
-    vocabulary = Vocabulary.build([texts["train"]])
+    vocabulary = Vocabulary.build([texts["train"]], size=largest or None)
     return vocabulary, {split: torch.tensor(vocabulary.encode(words)) for split, words in texts.items()}
 
 
 def loader(name: str) -> Callable[[Setting], Data]:
-    """The `load` of a task; `words` above 0 takes the first so many of the training text only."""
+    """The `load` of a task.
+
+    `words` above 0 takes the first so many of the training text only; `vocabulary` above 0 the so many most frequent words of the
+    whole training text, and `<unk>` for all others, so that perplexities of two vocabularies do not compare.
+    """
 
     def load(setting: Setting) -> Data:
-        vocabulary, texts = corpus("generated" if setting.scale == "tiny" else name, setting.data)
+        source, largest = "generated" if setting.scale == "tiny" else name, setting["vocabulary"]
+        if largest < 0:
+            raise LabError(f"vocabulary={largest} does not fit; it is a number of words, or 0 for all of them")
+        vocabulary, texts = corpus(source, setting.data, largest)
         train = texts["train"][: setting["words"] or None]
         return Data(
             train=Split(train),

@@ -44,7 +44,7 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
     return {"perplexity": math.exp(min(total / count, 50.0)), "loss": total / count}
 
 
-# FIDELITY of every number: see tests/lab/test_language_tasks.py, which names the source of each.
+# FIDELITY of every number: see tests/lab/test_paper_scales.py, which names the source of each.
 PAPER: dict[str, Value] = {
     "optimiser": "sgd",
     "momentum": 0.0,
@@ -58,6 +58,7 @@ PAPER: dict[str, Value] = {
     "window": 70,
     "varied": True,
     "words": 0,
+    "vocabulary": 0,
     "size": 400,
     "hidden": 1150,
     "layers": 3,
