@@ -123,7 +123,7 @@ def test_a_smaller_vocabulary_keeps_the_most_frequent_words_of_the_whole_trainin
     assert whole.extra["vocabulary"].words == ("<pad>", "<unk>", "c", "<eos>", "a", "b", "d")
     assert cut.extra["vocabulary"].words == ("<pad>", "<unk>", "c", "<eos>", "a")  # counted beyond the six words read
     assert cut.train.inputs.tolist() == [4, 1, 2, 3, 4, 1]
-    assert cut.validation.inputs.tolist() == [4, 1, 2, 3] and cut.test.inputs.tolist() == [1, 2, 3]
+    assert [part.inputs.tolist() for part in (cut.validation, cut.test)] == [[4, 1, 2, 3], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("name", ["ptb", "imdb-words"])
