@@ -181,6 +181,7 @@ TUNED_FOLLOWER: dict[str, tuple[object, str]] = {
 }  # fmt: skip
 TUNING = [
     ("plain", "encoder", "google-bert/bert-base-uncased", "Z 4.3"), ("plain", "freeze_words", False, "Z 4.3"),
+    ("plain", "first", "", "Z 4.3: from BERT itself"), *(("plain", f"first_{name}", 0, "O: no first task") for name in ("epochs", "examples", "length")),
     ("plain", "examples", 0, "Z table 7: all"), ("plain", "validated", 0, "O: all of a tenth of the training set, the development set is the test"),
     ("plain", "length", 128, "O: memory"), ("plain", "width", 128, "O: not BERT's, of encoder=scratch"),
     ("plain", "layers", 2, "O: not BERT's, of encoder=scratch"), ("plain", "dropout", 0.1, "Z B.2"), ("plain", "epochs", 6, "Z B.2"),

@@ -9,6 +9,7 @@ from ..balls import Ball, Linf, check_ball
 from ..passes import still_statistics
 from .objectives import margin
 from .outputs import scores
+from .precision import placed, single
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,20 @@ class RandomSearch:
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Adversarial inputs for `model` in the mode it is in."""
         with still_statistics(model):
-            delta = torch.zeros_like(inputs)
-            value = margin(scores(model, inputs, self.samples), targets)
+            delta = torch.zeros_like(single(inputs))
+            value = margin(single(scores(model, inputs, self.samples)), targets)
             open_ones = (value <= 0).nonzero().squeeze(1)  # examples still to be broken
             for query in range(self.queries):
                 if len(open_ones) == 0:
                     break
                 proposal = self._propose(delta[open_ones], query)
-                proposal = self.ball.project(proposal, around=inputs[open_ones])
-                found = margin(scores(model, inputs[open_ones] + proposal, self.samples), targets[open_ones])
+                near, right = inputs[open_ones], targets[open_ones]
+                proposal = self.ball.project(proposal, around=single(near))
+                found = margin(single(scores(model, placed(near, proposal), self.samples)), right)
                 better = ~(found <= value[open_ones])  # nan is no answer, so it is no right one
                 delta[open_ones[better]], value[open_ones[better]] = proposal[better], found[better]
                 open_ones = open_ones[value[open_ones] <= 0]
-        return inputs + delta
+        return placed(inputs, delta)
 
     def _propose(self, delta: Tensor, query: int) -> Tensor:
         where = self._patch(delta, self.patch * 0.1 ** (query / max(1, self.queries - 1)))

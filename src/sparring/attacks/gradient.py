@@ -18,6 +18,7 @@ from ..players.walk import State
 from ..sites.site import Slot
 from .objectives import Name, Objective, margin, objective
 from .outputs import Logits
+from .precision import placed, single
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class FGSM:
             inputs, targets = inputs.detach().clone(), targets.clone()
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
             (delta,) = FastGradient(self.ball).respond(game).values
-        return (inputs + delta).detach()
+        return placed(inputs, delta).detach()
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,11 @@ class PGD:
             return inputs.clone()
         with differentiating(model):
             inputs, targets = inputs.detach().clone(), targets.clone()
-            best = _Best(inputs)
+            best = _Best(single(inputs))
             game = _game(model, inputs, targets, objective(self.loss), self.samples)
             for _ in range(self.restarts):
                 self._climb(game, best)
-        return inputs + best.delta
+        return placed(inputs, best.delta)
 
     def _player(self) -> Ascent:
         size = 2.5 * self.ball.radius / max(1, self.steps) if self.step_size is None else self.step_size
@@ -216,11 +217,11 @@ def _game(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Objective, sa
     def payoff(
         values: "list[Tensor] | tuple[Tensor, ...]", attached: bool = False, clean: Tensor | None = None
     ) -> Tensor:
-        outputs = [ask(inputs + values[0]) for _ in range(samples)]
+        outputs = [single(ask(placed(inputs, values[0]))) for _ in range(samples)]
         with torch.no_grad():  # nan is no answer, so it is no right one
             game.fooled = ~(margin(torch.stack([o.log_softmax(1) for o in outputs]).logsumexp(0), targets) <= 0)
         return torch.stack([loss(logits, targets) for logits in outputs]).mean(0)
 
     empty = inputs.new_zeros(0)
-    game = _InputGame([Slot("input", inputs)], payoff, empty, empty, [], len(inputs))  # type: ignore[arg-type]
+    game = _InputGame([Slot("input", single(inputs))], payoff, empty, empty, [], len(inputs))  # type: ignore[arg-type]
     return game

@@ -19,6 +19,7 @@ from ..balls.box import as_box
 from ..nn.randomness import put_back
 from ..passes.layout import outside_inference
 from .outputs import Logits, logits_of
+from .precision import returned
 
 
 def require(module: str, package: str) -> ModuleType:
@@ -72,7 +73,7 @@ def _run(attack: Any, inputs: Tensor, targets: Tensor | None) -> Tensor:
             found = attack.generate(x=inputs.detach().cpu().float().numpy(), y=labels)
     finally:
         random.set_state(before)
-    return torch.as_tensor(found, dtype=inputs.dtype, device=inputs.device)
+    return returned(inputs, torch.as_tensor(found))
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class AutoAttack:
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
         with put_back(inputs.device):  # it seeds torch's global generator
             found, _ = runner.run_standard_evaluation(data, targets, batch_size=self.batch_size)
-        return torch.as_tensor(found).to(inputs)
+        return returned(inputs, torch.as_tensor(found))
 
     def _check(self, classes: int, image: bool) -> None:
         """The parts that compare several wrong classes, or cut squares out of an image, cannot attack every model."""

@@ -1,5 +1,6 @@
 """Fine-tuning: bucketed batches, encoders, follower settings, parts of a test set, the paper's numbers."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,36 @@ def test_any_folder_that_transformers_saves(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LabError, match="no tokenizer can be loaded from it"):
         prepare(task("rte").setting("plain", overrides={**SHORT, "encoder": str(tmp_path / "empty")}))
+
+
+def test_another_task_may_come_first_and_gives_its_encoder_but_not_its_head(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    encoder = {"encoder": str(small_folder(tmp_path / "bert"))}
+    first = {"first": "snli", "first_epochs": 1, "first_examples": 60, "first_length": 20}
+    setting = task("rte").setting("vat", seed=3, overrides={**SHORT, **encoder, **first})
+    execute(setting, tmp_path / "rte/run")
+    (stage,) = tmp_path.glob("snli/tiny/plain@*/seed-0/result.json")
+    values = json.loads((stage.parent / "config.json").read_text())["values"]
+    assert [values[name] for name in ("epochs", "examples", "length", "first")] == [1, 60, 20, ""]
+    learnt = load(stage.parent)["best"]
+    model, fresh = (prepare(setting, start=start).model.state_dict() for start in (learnt, None))
+    body = [name for name in model if name.startswith("bert.")]
+    assert len(body) > 15
+    assert all(torch.equal(model[name], learnt[name]) for name in body)
+    assert not torch.equal(model["bert.pooler.dense.weight"], fresh["bert.pooler.dense.weight"])
+    assert len(learnt["classifier.weight"]) == 3
+    assert torch.equal(model["classifier.weight"], fresh["classifier.weight"])
+    with pytest.raises(LabError, match=r"the encoder of the first stage has 1 tensors under 'bert.', this one \d+"):
+        prepare(setting, start={"bert.pooler.dense.weight": learnt["bert.pooler.dense.weight"]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"first": "snlli"}, "snli"), ({"first": "rte"}, "rte"), ({"first": "snli"}, "needs a pretrained encoder")],
+)
+def test_what_cannot_come_first(changes: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=sentence):
+        execute(task("rte").setting("plain", overrides={**SHORT, **changes}), tmp_path)
 
 
 def test_bad_files_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

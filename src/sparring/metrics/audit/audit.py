@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...attacks import FGSM, PGD, Attack, AutoAttack, Logits, RandomSearch, Transfer
 from ...attacks.objectives import Name
 from ...attacks.outputs import scores
+from ...attacks.precision import returned
 from ...balls import L2, Ball, Box, Linf, check_ball
 from ...losses import cross_entropy
 from ...nn.randomness import put_back
@@ -238,4 +239,4 @@ class _InDouble:
         self.attack, self.model = attack, model
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.attack(self.model, inputs.double(), targets).to(inputs.dtype)
+        return returned(inputs, self.attack(self.model, inputs.double(), targets))

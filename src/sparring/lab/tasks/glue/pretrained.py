@@ -1,5 +1,6 @@
 """The encoders that can be fine-tuned: MiniLM from its package, or whatever `transformers` loads."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,8 +82,23 @@ def build_pretrained(encoder: str, outputs: int, dropout: float) -> nn.Module:
         set_dropout(config, dropout)
         config.pad_token_id = tokenizer(encoder).pad_token_id
         model: nn.Module = AutoModelForSequenceClassification.from_pretrained(
-            encoder, config=config, dtype=torch.float32
+            encoder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # a head for another number of classes; the rest is as its config says
         )
     except (OSError, ValueError) as error:
         raise LabError(f"encoder={encoder}: no model can be loaded from it ({first_line(error)})") from error
     return model
+
+
+def adopt_encoder(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Everything but the head of a model that was fine-tuned on another task."""
+    body = f"{getattr(model, 'base_model_prefix', '')}."
+    kept = {name: value for name, value in weights.items() if name.startswith(body)}
+    own = {name for name in model.state_dict() if name.startswith(body)}
+    if not own or own != set(kept):
+        raise LabError(
+            f"the encoder of the first stage has {len(kept)} tensors under {body!r}, this one {len(own)}: they are not the same model"
+        )
+    model.load_state_dict({**model.state_dict(), **kept})

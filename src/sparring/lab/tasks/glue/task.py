@@ -17,11 +17,11 @@ from torch import nn
 import sparring as sp
 
 from ...data.records import Texts, alike
-from ...errors import LabError
+from ...errors import LabError, unknown
 from ...models.encoder import SentenceEncoder
-from ...task import Data, Setting, Split, Task, Value
+from ...task import Data, Setting, Split, Stage, Task, Value
 from ..competitors import competitors
-from .pretrained import build_pretrained, encode_pieces, encoder_of
+from .pretrained import adopt_encoder, build_pretrained, encode_pieces, encoder_of
 from .scores import Parts, evaluate, figures
 from .sentences import as_targets, corpus, encode_words, generated, joined, trimmed, vocabulary_of
 
@@ -96,6 +96,22 @@ def build(setting: Setting, data: Data) -> nn.Module:
     return model
 
 
+def first(name: str, setting: Setting) -> Setting | None:
+    """Fine-tuning on the task `first` before, once for all methods and seeds; its encoder goes on, its head does not."""
+    other = str(setting["first"])
+    if not other:
+        return None
+    if other not in NAMED or other == name:
+        raise unknown("first", other, [known for known in NAMED if known != name])
+    if encoder_of(setting) == "scratch":
+        raise LabError(
+            f"first={other} needs a pretrained encoder: one from scratch has another vocabulary for every task"
+        )
+    changes = {key: setting[key] for key in ("encoder", "freeze_words", "dropout")}
+    changes |= {key: setting[f"first_{key}"] for key in ("epochs", "examples", "length") if setting[f"first_{key}"]}
+    return NAMED[other].setting("plain", setting.scale, 0, setting.data, changes)
+
+
 def kit(model: Any, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
     """The supervised loss, and the table of words as the place to perturb."""
     words = model.get_input_embeddings()
@@ -114,6 +130,10 @@ METHODS = competitors(
 PAPER: dict[str, Value] = {
     "encoder": "google-bert/bert-base-uncased",
     "freeze_words": False,
+    "first": "",  # another of these tasks to fine-tune on before, with its own settings but for those of first_*
+    "first_epochs": 0,
+    "first_examples": 0,
+    "first_length": 0,
     "examples": 0,
     "validated": 0,
     "length": 128,
@@ -161,6 +181,7 @@ def glue_task(name: str, summary: str, score: str, table: str = "4") -> Task:
         build=build,
         evaluate=evaluate,
         figures=figures,
+        stage=Stage(partial(first, name), adopt_encoder),
         paper="Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), "
         f"section 4.3, table {table}, appendix B.2",
     )
@@ -179,3 +200,4 @@ TASKS = (
     glue_task("multinli", "MultiNLI in its own jsonl files", "accuracy", "7 (same settings)"),
     glue_task("anli", "inference that fools models: fine-tuning on ANLI, rounds 1 to 3", "accuracy", "6"),
 )
+NAMED = {task.name: task for task in TASKS}
