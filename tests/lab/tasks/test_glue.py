@@ -15,7 +15,7 @@ from sparring.lab.data.records import Texts
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.checkpoint import load
-from sparring.lab.runs.folder import read_figures
+from sparring.lab.runs.folder import folder_of, read_figures
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.competitors import NORMS
 from sparring.lab.tasks.glue.pretrained import minilm_folder
@@ -200,7 +200,7 @@ def test_another_task_may_come_first_and_gives_its_encoder_but_not_its_head(tmp_
     encoder = {"encoder": str(small_folder(tmp_path / "bert"))}
     first = {"first": "snli", "first_epochs": 1, "first_examples": 60, "first_length": 20}
     setting = task("rte").setting("vat", seed=3, overrides={**SHORT, **encoder, **first})
-    execute(setting, tmp_path / "rte/run")
+    execute(setting, folder_of(tmp_path, setting))
     (stage,) = tmp_path.glob("snli/tiny/plain@*/seed-0/result.json")
     values = json.loads((stage.parent / "config.json").read_text())["values"]
     assert [values[name] for name in ("epochs", "examples", "length", "first")] == [1, 60, 20, ""]
