@@ -143,3 +143,24 @@ def test_the_follower_of_something_shared_does_not_move_with_the_loss_either() -
         found = found + loss.detach()
         (1e-3 * loss).backward()
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("recipe", [sp.recipes.free_lb, sp.recipes.free_at])
+def test_passes_are_counted_alike_however_the_losses_are_asked_for(recipe) -> None:
+    (inputs, targets), spent = batches(1)[0], []
+    for apart in (False, True):
+        objective = recipe(build(), sp.cross_entropy, at="0", ball=sp.L2(0.5), steps=3)
+        runs: list[None] = []
+        objective.model[2].register_forward_hook(lambda *_, runs=runs: runs.append(None))
+        if apart:
+            for loss in objective.steps(inputs, targets):
+                loss.backward()
+        else:
+            objective(inputs, targets).backward()
+        counted = objective.diagnostics
+        spent.append((len(runs), counted["forward_passes"], counted["backward_passes"]))
+    if recipe is sp.recipes.free_lb:
+        assert spent[0][2] == spent[1][2] == 3
+        assert all(ran == forward for ran, forward, _ in spent)
+    else:  # each replay is a step of its own
+        assert spent[1] == (3, 1, 1)

@@ -112,7 +112,7 @@ class FreeLB(Leading):
             yield share if trains else share.detach()
             if k < player.steps - 1:
                 gradients = grads.take() if grads else slope(charge, points, retain_graph=True)
-                step.backward_passes += 0 if outside else 1
+                step.backward_passes += 1  # the caller's, or the slope just taken
                 unperturbed = lost(gradients, slots)
                 state = state._replace(deltas=tuple(p.detach() for p in points))
                 state = player.advance(state, gradients, slots, k + 1).map(Tensor.detach)

@@ -94,11 +94,6 @@ def _certify(
     """`certify`, with a radius (B,) for each example where they have their own."""
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
-    if inputs.dtype.itemsize < 4:
-        raise TypeError(
-            f"inputs of {str(inputs.dtype).removeprefix('torch.')}: a bound that is rounded to sixteen bits is none; certify "
-            "model.float() with inputs.float(), which holds for that copy of the model"
-        )
     graph = trace(model, inputs)
     if len(graph[-1].shape) != 1 or graph[-1].shape[0] < 2:
         raise ValueError(

@@ -44,7 +44,13 @@ def trace(model: nn.Module | Sequence[nn.Module], example: Tensor) -> Graph:
 
     Raises:
         UnsupportedOperation: names the operation and where it is.
+        TypeError: for inputs of sixteen bits.
     """
+    if example.dtype.itemsize < 4:
+        raise TypeError(
+            f"inputs of {str(example.dtype).removeprefix('torch.')}: a bound that is rounded to sixteen bits is none; certify "
+            "model.float() with inputs.float(), which holds for that copy of the model"
+        )
     members = member_modules(model)
     graph: Graph = [Node(Source(), (), tuple(example.shape[1:]), "input")]
     heads = [_append(graph, member, example[:1].repeat(2, *[1] * (example.dim() - 1))) for member in members]
