@@ -16,6 +16,7 @@ import sparring.lab.data as data
 from data_samples import PACK, SAMPLES, archive, tar_of, write, zip_of
 from sparring.lab.data import DataError, Folder, MissingData
 from sparring.lab.data import streams as streams_module
+from sparring.lab.data.vectors import vectors
 
 
 def put(root: Path, name: str, raw: bytes) -> Folder:
@@ -222,3 +223,11 @@ def test_every_entry_of_the_catalogue_can_be_had_somehow() -> None:
             assert all(url.startswith(("https://", "http://")) for url in source.urls)
             assert source.sha256 is None or len(bytes.fromhex(source.sha256)) == 32
             assert source.to.split("/")[0] == entry.needs[0].split("/")[0]
+
+
+def test_vectors_that_nobody_fetches_are_answered_with_what_can_be_fetched(tmp_path: Path) -> None:
+    with pytest.raises(MissingData) as caught:
+        vectors("glove/glove.6B.100d.20k.txt", tmp_path)
+    sentence = str(caught.value)
+    assert "`sparring data get glove` where there is a network (it brings glove/glove.6B.100d.txt, " in sentence
+    assert sentence.endswith("--set vectors=FILE takes other word vectors, --set vectors= none")

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from .archives import entries, is_archive
-from .catalogue import fetchable
+from .catalogue import DATASETS, fetchable
 from .errors import DataError, MissingData, blame
 from .fingerprint import note
 from .streams import LIMIT, WRAPPERS, unwrap, wrapper
@@ -196,6 +196,8 @@ def missing(name: str, root: Path) -> str:
     kinds = "as it is" if what == "folder" else "plain, as .gz, .xz or .bz2"
     known = fetchable(name)
     fetch = f", or run `sparring data get {known}` where there is a network" if known else ""
+    if known and name not in DATASETS[known].needs:
+        fetch += f" (it brings {', '.join(DATASETS[known].needs)})"
     return (
         f"{name} is not under {root}; put that {what} there ({kinds}, or inside a tar or zip in "
         f"{root / PurePosixPath(name).parts[0]}){fetch}; another data folder: --data DIR or SPARRING_DATA"

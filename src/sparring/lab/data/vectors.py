@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError
-from .files import Folder, as_folder
+from .errors import DataError, MissingData
+from .files import Folder, as_folder, missing
 from .vocabulary import Vocabulary
 
 
@@ -113,4 +113,9 @@ def vectors(
         words: Keep only these words, which saves memory.
         limit: Read at most this many vectors from the top.
     """
-    return parse_vectors(as_folder(data).lines(name), name, words, limit)
+    folder = as_folder(data)
+    if folder.find(name) is None:
+        raise MissingData(
+            f"{missing(name, folder.root)}. --set vectors=FILE takes other word vectors, --set vectors= none"
+        )
+    return parse_vectors(folder.lines(name), name, words, limit)
