@@ -81,12 +81,18 @@ class Progress:
         return {run.setting.seed: record for run in runs if (record := self.found(run)) is not None}
 
     def missing(self) -> Iterator[Wanted]:
-        """What can be run now: arm by arm its tuning, then, once that is complete, its evaluation."""
+        """What can be run now: all tuning, then, seed by seed, the evaluation of every arm whose tuning is complete.
+
+        A study that stops early has the same seeds of every arm, which is what differences are taken over.
+        """
+        evaluation = []
         for arm in self.study.arms:
             tuning = [run for trial in arm.trials for run in self.runs(arm, trial, "tuning") if not self.found(run)]
             yield from tuning
             if not tuning and (trial := self.chosen(arm)) is not None:
-                yield from (run for run in self.runs(arm, trial, "evaluation") if not self.found(run))
+                evaluation.append(self.runs(arm, trial, "evaluation"))
+        for seed in zip(*evaluation):
+            yield from (run for run in seed if not self.found(run))
 
     @property
     def total(self) -> int:

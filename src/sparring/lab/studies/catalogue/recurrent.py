@@ -62,6 +62,7 @@ STUDIES = (
         better="lower",
         arms=(
             Arm("plain", over("drop", 0.3, 0.5, 0.7)),
+            Arm("from_scratch", over("drop", 0.3, 0.5, 0.7)),
             Arm("vat", over("radius", 1.0, 5.0, 15.0)),
             Arm("expectation_linear", over("keep", 0.97, 0.9, 0.8)),
             Arm("adversarial_dropout", over("delta", 0.02, 0.04, 0.1), control="expectation_linear"),
@@ -72,8 +73,9 @@ STUDIES = (
             Expect("adversarial_dropout", "plain", 1.009),
             Expect("adversarial_dropout_vat", "vat", 0.199),
         ),
-        settings={"unlabelled": 50_000, "epochs": 20},
-        hours=12,
-        shrunk="2,500 labelled reviews of 200 words, 256 units, GloVe of 100 dimensions, pre-trained once",
+        settings={"epochs": 8},
+        hours=2,
+        shrunk="2,500 labelled and 20,000 unlabelled reviews of 200 words, 256 units, GloVe of 100 dimensions, one language model of two "
+        "epochs as the start of all but `from_scratch`",
     ),
 )
