@@ -112,7 +112,7 @@ def test_a_study_of_ones_own_runs_stops_and_goes_on(tmp_path: Path, capsys: pyte
 
 def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
     entry = make()
-    work = Worklist(entry, tmp_path / "s.jsonl", tmp_path, None, None, None, print, ["plain", "noise"])
+    work = Worklist(entry, tmp_path / "s.jsonl", tmp_path, None, None, None, print, ["plain"])
     taken = folder_of(tmp_path, wanted(entry, entry.arms[0], {}, "evaluation")[0].setting)
     source = iter(work)
     with locked(taken):

@@ -75,7 +75,7 @@ STUDIES = (
         ),
         settings={"epochs": 8},
         hours=2,
-        shrunk="2,500 labelled and 20,000 unlabelled reviews of 200 words, 256 units, GloVe of 100 dimensions, one language model of two "
-        "epochs as the start of all but `from_scratch`",
+        shrunk="2,500 labelled and 20,000 unlabelled reviews of 200 words, 256 units, GloVe of 100 dimensions, one language model of "
+        "two epochs as the start of all but `from_scratch`",
     ),
 )
