@@ -61,8 +61,8 @@ STUDIES = (
         metric="error",
         better="lower",
         arms=(
-            Arm("plain", over("drop", 0.3, 0.5, 0.7)),
-            Arm("from_scratch", over("drop", 0.3, 0.5, 0.7)),
+            Arm("plain", over("lr", 5e-4, 1e-3, 2e-3)),
+            Arm("from_scratch", over("lr", 5e-4, 1e-3, 2e-3)),
             Arm("vat", over("radius", 1.0, 5.0, 15.0)),
             Arm("expectation_linear", over("keep", 0.97, 0.9, 0.8)),
             Arm("adversarial_dropout", over("delta", 0.02, 0.04, 0.1), control="expectation_linear"),
