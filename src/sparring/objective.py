@@ -16,7 +16,7 @@ from .passes.masks import Masks, ValidMask, ignored_label
 from .passes.places import elsewhere
 from .passes.step import Items, Reduction, Step, logits_of
 from .passes.wrapped import wrapper_of
-from .terms.checks import apart, check_model, check_terms
+from .terms.checks import apart, check_call, check_loss, check_model, check_terms
 from .terms.interaction import GATES, measure
 from .terms.playable import Leading, Playable
 from .terms.ranks import check_ranks
@@ -129,18 +129,7 @@ class Objective(nn.Module):
             part: which of a training step's losses, for methods that have several; None: all of them in one.
             labels: never taken. Hugging Face's Trainer only hands over what a signature names, and is told what to write.
         """
-        if foreign or labels is not None or inputs is None:
-            seen = ", ".join([*foreign, *(() if labels is None else ("labels",))]) or "no inputs"
-            raise TypeError(
-                f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
-                "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"
-            )
-        if isinstance(items, float | int) and not items > 0:
-            raise ValueError(
-                f"items={items}: the number of examples (or tokens) in all accumulated batches, more than 0"
-            )
-        if unlabelled is not None and targets is None:
-            raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
+        check_call(inputs, targets, unlabelled, items, labels, foreign)
         batch = inputs, targets, valid, unlabelled, unlabelled_valid, items, part
         try:
             if len(self._ground.devices) == 1 and not self._questions.waiting:
@@ -341,14 +330,7 @@ class Objective(nn.Module):
         return not separate
 
     def _finish(self, step: Step, total: Tensor) -> None:
-        if (
-            torch.is_grad_enabled()
-            and not total.requires_grad
-            and any(p.requires_grad for p in self.model.parameters())
-        ):
-            raise RuntimeError(
-                "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
-            )
+        check_loss(total, self.model)
         own = self.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first
         if GATES in step.cache:
             own["_warned"] = measure(step, total, self._warned) or self._warned

@@ -1,21 +1,19 @@
 """One evaluation of an objective: the clean pass, and every perturbed pass that its terms ask for."""
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..nn.randomness import RandomState, Watch
-from ..penalties import per_example
 from ..sites.input import holds_nan
 from ..sites.site import Site, Slot
 from .alone import alone as only_one_thread
+from .charge import charge
 from .layout import Layout
 from .masks import Masks
 from .memory import Held, Look, Memory
@@ -238,22 +236,7 @@ class Step:
     def charged(self, function: Callable[..., Tensor], first: Any, second: Any, outputs: Tensor) -> Tensor:
         """What a loss or penalty gives per example, over the positions that count."""
         mask = None if self.masks.all_count else self.masks.at_outputs(outputs)
-        takes = _takes(function)
-        extra: dict[str, Any] = {}
-        if "targets" in takes and second is not self.targets:
-            extra["targets"] = self.targets
-        if mask is not None and "valid" in takes:
-            extra["valid"] = mask
-        values = function(first, second, **extra)
-        examples = outputs.shape[0]
-        if not isinstance(values, Tensor) or values.dim() == 0:
-            raise ValueError(
-                f"{_called(function)} returned one number for the batch; an objective needs one per example, shape ({examples},): "
-                'pass reduction="none" to a loss of torch'
-            )
-        if values.shape[0] != examples:
-            raise ValueError(f"{_called(function)} returned shape {tuple(values.shape)} for {examples} examples")
-        return values if values.dim() == 1 else per_example(values, None if "valid" in extra else mask)
+        return charge(function, first, second, outputs.shape[0], mask, self.targets)
 
     def average(self, values: Tensor, outputs: Tensor | None = None) -> Tensor:
         """The mean of a per-example charge: over examples with anything to count, or over their tokens.
@@ -358,24 +341,3 @@ class Step:
             raise ValueError("the batch is empty: an objective needs at least one example")
         self._latest = tensor
         return tensor
-
-
-def _called(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", str(function))
-
-
-def _takes(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of the optional words `valid` and `targets` a loss or penalty takes."""
-    try:
-        return _signature(function)
-    except TypeError:  # not hashable
-        return _signature.__wrapped__(function)
-
-
-@cache
-def _signature(function: Callable[..., Any]) -> frozenset[str]:
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:  # a builtin
-        return frozenset()
-    return frozenset({"valid", "targets"} & parameters.keys())

@@ -1,10 +1,11 @@
-"""Refuse what cannot work when the objective is built, not in the first step."""
+"""Refuse what cannot work: when the objective is built where that can be seen, else when it is called."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..passes.replay import eager_modules, is_compiled
@@ -98,3 +99,25 @@ def apart(terms: Sequence[Playable]) -> tuple[tuple[Playable, ...], list[str]]:
         count = seen[term.name] = seen.get(term.name, 0) + 1
         names.append(term.name if count == 1 else f"{term.name}.{count}")
     return tuple(own), names
+
+
+def check_call(inputs: Any, targets: Any, unlabelled: Any, items: Any, labels: Any, foreign: Mapping[str, Any]) -> None:
+    """Refuse what an objective cannot be called with."""
+    if foreign or labels is not None or inputs is None:
+        seen = ", ".join([*foreign, *(() if labels is None else ("labels",))]) or "no inputs"
+        raise TypeError(
+            f"an objective is called with (inputs, targets), got {seen}: keyword inputs of a model go in one mapping. For Hugging "
+            "Face's Trainer use sparring.integrations.transformers.SparringTrainer(model=model, recipe=...)"
+        )
+    if isinstance(items, float | int) and not items > 0:
+        raise ValueError(f"items={items}: the number of examples (or tokens) in all accumulated batches, more than 0")
+    if unlabelled is not None and targets is None:
+        raise ValueError("unlabelled= goes beside labelled examples; without targets pass everything as inputs")
+
+
+def check_loss(total: Tensor, model: nn.Module) -> None:
+    """Refuse a loss that trains nothing."""
+    if torch.is_grad_enabled() and not total.requires_grad and any(p.requires_grad for p in model.parameters()):
+        raise RuntimeError(
+            "the loss depends on no parameter of the model: its outputs are detached, or the forward pass runs under no_grad"
+        )
