@@ -61,11 +61,11 @@ STUDIES = (
         metric="error",
         better="lower",
         arms=(
-            Arm("plain", over("lr", 5e-4, 1e-3, 2e-3)),
-            Arm("from_scratch", over("lr", 5e-4, 1e-3, 2e-3)),
+            Arm("plain"),
+            Arm("from_scratch"),
             Arm("vat", over("radius", 1.0, 5.0, 15.0)),
-            Arm("expectation_linear", over("keep", 0.97, 0.9, 0.8)),
             Arm("adversarial_dropout", over("delta", 0.02, 0.04, 0.1), control="expectation_linear"),
+            Arm("expectation_linear", over("keep", 0.97, 0.9, 0.8)),
             Arm("adversarial_dropout_vat", over("delta", 0.02, 0.04, 0.1), control="expectation_linear"),
         ),
         expects=(
@@ -73,9 +73,10 @@ STUDIES = (
             Expect("adversarial_dropout", "plain", 1.009),
             Expect("adversarial_dropout_vat", "vat", 0.199),
         ),
-        settings={"epochs": 8},
-        hours=2,
-        shrunk="2,500 labelled and 20,000 unlabelled reviews of 200 words, 256 units, GloVe of 100 dimensions, one language model of "
+        settings={"longest": 100, "truncate": 100, "epochs": 6},
+        tuning={"epochs": 4},
+        hours=4,
+        shrunk="2,500 labelled and 20,000 unlabelled reviews, their last 100 words, 600 updates (tuning: 400), 256 units, GloVe of 100 dimensions, one language model of "
         "two epochs as the start of all but `from_scratch`",
     ),
 )
