@@ -43,8 +43,8 @@ STUDIES = (
             Arm("fraternal_dropout", over("weight", 0.05, 0.15, 0.5)),
             Arm("adversarial_dropout", over("delta", 0.03, 0.06, 0.12), control="expectation_linear"),
             Arm("expectation_linear", over("weight", 0.1, 0.25, 0.5)),
-            Arm("variational_dropout", over("keep", 0.9, 0.75, 0.6)),
-            Arm("r_drop", over("weight", 0.1, 0.3, 1.0)),
+            Arm("variational_dropout"),
+            Arm("r_drop"),
         ),
         expects=(Expect("adversarial_dropout", "fraternal_dropout", 0.4), Expect("adversarial_dropout", "plain", 1.9)),
         settings={"words": 100_000, "vocabulary": 2_000, "size": 100, "hidden": 200, "epochs": 12},
@@ -76,7 +76,7 @@ STUDIES = (
         settings={"longest": 100, "truncate": 100, "epochs": 6},
         tuning={"epochs": 4},
         hours=4,
-        shrunk="2,500 labelled and 20,000 unlabelled reviews, their last 100 words, 600 updates (tuning: 400), 256 units, GloVe of 100 dimensions, one language model of "
-        "two epochs as the start of all but `from_scratch`",
+        shrunk="2,500 labelled and 20,000 unlabelled reviews, their last 100 words, 600 updates (tuning: 400), 256 "
+        "units, GloVe of 100 dimensions, one language model of two epochs as the start of all but `from_scratch`",
     ),
 )
