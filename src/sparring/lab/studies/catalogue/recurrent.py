@@ -43,6 +43,8 @@ STUDIES = (
             Arm("fraternal_dropout", over("weight", 0.05, 0.15, 0.5)),
             Arm("adversarial_dropout", over("delta", 0.03, 0.06, 0.12), control="expectation_linear"),
             Arm("expectation_linear", over("weight", 0.1, 0.25, 0.5)),
+            # Where a penalty is charged, the activation regularisers are off, as in the released codes. Is it that?
+            Arm("plain_no_ar", method="plain", settings={"alpha": 0.0, "beta": 0.0, "drop_weights": 0.5}),
             Arm("variational_dropout"),
             Arm("r_drop"),
         ),
