@@ -106,6 +106,22 @@ def test_another_list_or_kind_of_range_is_searched_too(tmp_path: Path) -> None:
     assert [trial["value"] for trial in trials] == sorted(trial["value"] for trial in trials)
 
 
+def test_files_with_other_contents_are_searched_anew(tmp_path: Path) -> None:
+    file, ranges = tmp_path / "mine.csv", dict([parse_param("lr=0.01,0.03")])
+
+    def best(text: str) -> list[tuple[float, float]]:
+        file.write_text(text)
+        plan = Plan(task("table"), "plain", "tiny", [0], ranges, tmp_path, None, {"train": str(file), "epochs": 1})
+        return [(trial.value, trial.test) for trial in sweep_all(plan, None, 1)]
+
+    rows = [f"{k % 7},{'ab'[k % 7 > 2]}" for k in range(80)]
+    first = best("\n".join(["x,target", *rows]))
+    chance = best("\n".join(["x,target", *(f"{k * k % 11},{'ab'[k % 2]}" for k in range(80))]))
+    assert chance != first
+    assert best("\n".join(["x,target", *rows])) == first
+    assert len(list((tmp_path / "sweep").glob("*.json"))) == 2
+
+
 def test_a_damaged_summary_is_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = plan_of(tmp_path, "radius=1,2")
     found = sweep_all(plan, None, 1)

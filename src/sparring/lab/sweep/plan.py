@@ -67,8 +67,10 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """Of the summary: sweeps over the same parameters share it, whatever their ranges."""
-        changes = "".join(f" {key}={value}" for key, value in sorted(self.overrides.items()))
+        """Of the summary: sweeps over the same parameters and the same files share it, whatever their ranges."""
+        setting = self.task.setting(self.method, self.scale, data=self.data, overrides=self.overrides)
+        derived = {key: value for key, value in setting.overrides.items() if key not in self.overrides}
+        changes = "".join(f" {key}={value}" for key, value in sorted({**self.overrides, **derived}.items()))
         seeds = ",".join(map(str, self.seeds))
         return f"{self.task.name} {self.scale} {self.method} [{' '.join(self.ranges)}] seeds {seeds}{changes}"
 
