@@ -15,6 +15,7 @@ from sparring.lab.runs.run import execute, prepare
 from sparring.lab.text import Text
 from sparring.lab.training.averaging import Average
 from sparring.lab.training.train import train
+from sparring.lab.training.updates import Update
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,22 @@ def test_training_carries_the_state_and_scales_the_rate() -> None:
             optimiser.step()
     for name, value in model.state_dict().items():
         assert torch.allclose(value, session.model.state_dict()[name], atol=1e-5), name
+
+
+def test_an_update_of_several_windows_has_the_rate_of_their_mean_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, rates = prepare(reading.READ.setting("plain", overrides={"epochs": 1, "accumulate": 3})), []
+    real = Update.__call__
+
+    def noted(update: Update, rate: float, items: object) -> None:
+        rates.append(rate)
+        real(update, rate, items)
+
+    monkeypatch.setattr(Update, "__call__", noted)
+    train(session)
+    lengths = [w.stop - w.start for w in session.data.text.windows(4, 0, 0)]
+    assert len(set(lengths)) > 1
+    groups = [lengths[k : k + 3] for k in range(0, len(lengths), 3)]
+    assert rates == pytest.approx([sum(group) / len(group) / 6 for group in groups])
 
 
 def test_the_first_pass_of_a_step_leaves_the_state() -> None:

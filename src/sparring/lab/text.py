@@ -35,7 +35,8 @@ class Text:
         words: their numbers, (N,).
         window: words of a window.
         varied: draw every length around `window` (one in twenty around half of it), so that the same words do not
-            always meet the same border; the learning rate of an update is then scaled by its length.
+            always meet the same border; the learning rate of an update is then scaled by its length, the mean over its
+            windows where it is of several.
 
     Paper: Merity, Keskar and Socher, Regularizing and Optimizing LSTM Language Models (2018), section 4.1.
     """

@@ -249,11 +249,12 @@ def train(
     session.model.train()
     if isinstance(objective, nn.Module):
         objective.train()
+    rates: list[float] = []  # of the batches since the last update
     while objective and p.epoch < setting["epochs"] and not 0 < setting["patience"] <= p.epoch - p.best_epoch:
         for index in session.batches():
             started = time.process_time()
             inputs, targets = session.batch(index)
-            rate = session.data.text.rate(index) if session.data.text else 1.0
+            rates.append(session.data.text.rate(index) if session.data.text else 1.0)
             session.settled = (p.batch + 1) % setting["accumulate"] == 0 or p.batch + 1 == session.per_epoch
             losses: list[Tensor] = []
             for loss in session.losses(inputs, targets):
@@ -264,11 +265,12 @@ def train(
                     accelerator.backward(loss * (factor * accelerator.gradient_accumulation_steps))
                 losses.append(accelerator.reduce(loss.detach().clone(), reduction="mean"))
                 if objective.update_each_loss:
-                    session.update(rate, session.items.taken())
+                    session.update(rates[-1], session.items.taken())
             if session.settled and not objective.update_each_loss:
-                session.update(rate, session.items.taken())
+                session.update(sum(rates) / len(rates), session.items.taken())
             if session.settled:
                 session.update.schedule.step()
+                rates.clear()
             p.seconds += time.process_time() - started
             p.add(losses, dict(objective.diagnostics) if p.reads_notes(accelerator.device) else None)
             after_batch()
