@@ -9,6 +9,7 @@ from torch import nn
 
 import reading
 from sparring.lab import registry
+from sparring.lab.errors import LabError
 from sparring.lab.runs import files
 from sparring.lab.runs.folder import read_metrics
 from sparring.lab.runs.run import execute, prepare
@@ -229,6 +230,11 @@ def test_clipping_by_value_and_without_some_parameters() -> None:
     for name, p in session.model.named_parameters():
         size = 1.0 if name.startswith("embedding") else 0.01
         assert torch.allclose(before[name] - p, torch.full_like(p, size)), name
+
+
+def test_parameters_left_out_of_clipping_must_be_there() -> None:
+    with pytest.raises(LabError, match="they begin with embedding"):
+        prepare(reading.READ.setting("plain", overrides={"clip": 1.0, "clip_except": "embeding"}))
 
 
 def test_the_gaussian_ramp_down_is_that_of_the_released_code() -> None:

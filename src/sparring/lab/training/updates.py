@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ...nn.dropout.rates import clamp_after_step, parameter_groups
+from ..errors import LabError
 from ..task import Setting
 from .averaging import Average
 from .gradients import Gradients
@@ -89,6 +90,9 @@ class Update:
         )
         spared = setting["clip_except"]
         self.clipped = [p for name, p in model.named_parameters() if not spared or not name.startswith(spared)]
+        if spared and len(self.clipped) == len(list(model.parameters())):
+            names = ", ".join(dict.fromkeys(name.partition(".")[0] for name, _ in model.named_parameters()))
+            raise LabError(f"clip_except={spared} does not fit; no parameter's name begins so, they begin with {names}")
         self.optimiser = make_optimiser(model, setting)
         self.schedule = make_schedule(self.optimiser, setting, total)
         self.gradients = Gradients(list(model.parameters()), accelerator.num_processes)
