@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import sparring as sp
 from sparring.lab.models.language import AWDLSTM, VocabularyHead, head
+from sparring.lab.models.language.head import Surprise
 from sparring.lab.models.language.vocabulary import check_vocabulary, mark
 
 
@@ -43,6 +44,14 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(model: AWDLSTM) -> None:
     plain = F.cross_entropy(logits_of(model, outputs).transpose(1, 2), words, reduction="none")
     same(VocabularyHead(model).surprise(outputs, words), plain, model)
     same(VocabularyHead(model).loss(outputs, words), plain.mean(1), model)
+
+
+def test_the_bias_learns_beside_a_frozen_table() -> None:
+    h, table, bias = torch.randn(5, 3), torch.randn(7, 3), torch.zeros(7, requires_grad=True)
+    words = torch.randint(7, (5,))
+    (plain,) = torch.autograd.grad(F.cross_entropy(h @ table.t() + bias, words, reduction="sum"), bias)
+    (found,) = torch.autograd.grad(Surprise.apply(h, table, bias, words).sum(), bias)
+    assert torch.allclose(found, plain, atol=1e-6)
 
 
 def test_the_activation_regularisers_are_those_of_the_released_code(model: AWDLSTM) -> None:

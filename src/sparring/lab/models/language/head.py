@@ -41,17 +41,18 @@ class Surprise(torch.autograd.Function):
         """Gradients by the states, the table and the bias."""
         (slope,) = gradients
         h, table, bias, targets, normaliser = ctx.saved_tensors
-        by_h, by_table, by_bias = torch.empty_like(h), None, None
-        if ctx.needs_input_grad[1]:
-            by_table, by_bias = torch.zeros_like(table), torch.zeros_like(bias)
+        by_h = torch.empty_like(h)
+        by_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
+        by_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         for start in range(0, len(h), ROWS):
             part = slice(start, start + ROWS)
             q = torch.addmm(bias, h[part], table.t()).sub_(normaliser[part, None]).exp_()
             q[torch.arange(len(q), device=q.device), targets[part]] -= 1
             q.mul_(slope[part, None])
             torch.mm(q, table, out=by_h[part])
-            if by_table is not None and by_bias is not None:
+            if by_table is not None:
                 by_table.addmm_(q.t(), h[part])
+            if by_bias is not None:
                 by_bias += q.sum(0)
         return by_h, by_table, by_bias, None
 
