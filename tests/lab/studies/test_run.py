@@ -58,6 +58,14 @@ def test_every_tuned_arm_has_equally_many_trials_and_seeds_stay_apart() -> None:
                 assert wanted(entry, arm, trial, "evaluation")  # every setting exists and fits
 
 
+def test_a_setting_that_no_arm_knows_is_refused() -> None:
+    with pytest.raises(LabError, match="did you mean epoch_batches"):
+        Progress(make(settings={"epoch_batchs": 4}), [])
+    Progress(make(settings={"epoch_batches": 4, "radius": 1.0}), [])  # plain has no radius
+    for entry in studies().values():
+        Progress(entry, [])
+
+
 def test_tuning_comes_first_and_chooses_on_validation() -> None:
     entry = make(tuning_seeds=(100, 101), seeds=(0, 1, 2, 3, 4))
     plain, noise = entry.arms

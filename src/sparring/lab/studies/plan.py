@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import unknown
 from ..registry import task as find_task
 from ..statistics import mean
 from ..task import Setting, Value
@@ -39,10 +40,20 @@ def wanted(study: Study, arm: Arm, trial: Mapping[str, Value], role: Role, data:
     return [Wanted(arm, trial, role, task.setting(method, study.scale, seed, data, changes)) for seed in seeds]
 
 
+def check_settings(study: Study) -> None:
+    """Refuse a setting of the study that the methods of none of its arms know; one that some know goes to those."""
+    task = find_task(study.task)
+    known = {name for arm in study.arms for name in task.setting(arm.method or arm.name, study.scale).values}
+    for name in study.settings:
+        if name not in known:
+            raise unknown(f"setting of study {study.name}", name, known)
+
+
 class Progress:
     """A study beside its records."""
 
     def __init__(self, study: Study, records: Sequence[Record], data: Path | None = None) -> None:
+        check_settings(study)
         self.study, self.records, self.data = study, list(records), data
 
     def found(self, run: Wanted) -> Record | None:
