@@ -282,6 +282,16 @@ def test_a_headline_is_true_to_the_table() -> None:
     assert headline(table_of({"same": [1, -1, 1, -1, 0]})).startswith("No clear difference to plain (52): same")
 
 
+def test_a_headline_counts_the_seeds_that_are_paired() -> None:
+    def run(method: str, seed: int, accuracy: float) -> Run:
+        config = {"task": "t", "scale": "tiny", "method": method, "seed": seed, "overrides": {}}
+        result = {"score": "accuracy", "better": "higher", "test": {"accuracy": accuracy}}
+        return Run(Path(method) / f"seed-{seed}", config, {**result, "seconds_per_step": 1.0, "passes_per_step": 2.0})
+
+    runs = [*(run("plain", seed, 50 + seed) for seed in range(2)), *(run("up", seed, 60 - seed) for seed in range(6))]
+    assert "2 paired seeds" in headline(compare(runs, "plain"))
+
+
 def test_heat_maps_side_by_side_share_a_scale() -> None:
     weak, strong = heatmap("m", "x", "y", [[0.0, 0.1]]), heatmap("m", "x", "y", [[0.0, 1.0]])
     scale = shared_scale("heatmap", [weak, strong])

@@ -22,6 +22,7 @@ class Difference:
     interval: tuple[float, float] | None
     p_value: float | None
     adjusted: float | None = None  # the p-value after Holm's correction for the other methods of the table
+    pairs: int = 0  # seeds that both have
 
     @property
     def clear(self) -> bool:
@@ -80,9 +81,9 @@ def paired(baseline: Sequence[float], method: Sequence[float], confidence: float
     centre, deviation, count = mean(differences), spread(differences), len(differences)
     centre = 0.0 if abs(centre) <= noise else centre
     if deviation is None:
-        return Difference(centre, None, None)
+        return Difference(centre, None, None, pairs=count)
     error = deviation / math.sqrt(count)
     half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * error
     certain = 1.0 if centre == 0 else 0.0  # all differences are equal
     p_value = float(2 * stats.t.sf(abs(centre) / error, count - 1)) if error else certain
-    return Difference(centre, (centre - half, centre + half), p_value)
+    return Difference(centre, (centre - half, centre + half), p_value, pairs=count)

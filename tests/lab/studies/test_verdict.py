@@ -13,6 +13,7 @@ from scipy import stats
 
 from sparring.lab.runs.files import sealed
 from sparring.lab.studies import Arm, Expect, Study
+from sparring.lab.studies.page import controls
 from sparring.lab.studies.plan import wanted
 from sparring.lab.studies.results import results
 from sparring.lab.studies.verdict import holm, judge, judge_all, power, seeds_needed
@@ -125,6 +126,18 @@ def test_runs_that_diverged_are_told_and_in_no_mean(tmp_path: Path) -> None:
     found = results(study, tmp_path)
     assert "vat diverged with 1 seeds" in found.sentence
     assert len(next(row for row in found.rows if row.arm.name == "vat").values) == 5
+
+
+def test_the_table_of_controls_counts_the_seeds_that_are_paired(tmp_path: Path) -> None:
+    def without_noise(first: int) -> str:
+        study = plant(tmp_path, {"vat": 4.0}, 8, spread=0.1)
+        lines = [json.loads(line) for line in (tmp_path / study.file).read_text().splitlines()]
+        kept = [line for line in lines if line["method"] != "noise" or line["seed"] < first]
+        (tmp_path / study.file).write_text("\n".join(map(json.dumps, kept)) + "\n")
+        return controls([results(study, tmp_path)])
+
+    assert "| 6 | **better** |" in without_noise(first=6)
+    assert "vat" not in without_noise(first=3), "three pairs are fewer than five"
 
 
 def test_a_study_that_was_never_run_says_what_it_would_take(tmp_path: Path) -> None:

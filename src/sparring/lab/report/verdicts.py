@@ -24,7 +24,7 @@ def headline(comparison: Comparison) -> str:
     against = f"{base.label} ({number(base.mean)})"
     if not rows:
         return f"{base.label}: {with_unit(comparison.score)} {number(base.mean)}; nothing to compare it with."
-    seeds = min(len(row.values) for row in rows)
+    seeds = min(row.difference.pairs for row in rows if row.difference)
     if all(row.difference.interval is None for row in rows if row.difference):
         best = comparison.best
         return f"Best: {best.label}, {with_unit(comparison.score)} {number(best.mean)}. One seed says nothing about chance: add seeds."

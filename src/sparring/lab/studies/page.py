@@ -120,13 +120,13 @@ def controls(found: list[Results]) -> str:
     best: dict[tuple[str, ...], tuple[int, str]] = {}
     for one in found:
         study, sign = one.study, 1 if one.study.better == "higher" else -1
-        rows = [(row, row.to_control) for row in one.rows if row.to_control and len(row.values) >= FEWEST]
+        rows = [(row, row.to_control) for row in one.rows if row.to_control and row.to_control.pairs >= FEWEST]
         adjusted = holm([1.0 if gap.p_value is None else gap.p_value for _, gap in rows])
         for (row, difference), p_value in zip(rows, adjusted):
             gained = sign * difference.mean
             low, high = sorted(sign * end for end in difference.interval or (float("nan"),) * 2)
             said = "not told apart" if p_value >= LEVEL else "**better**" if gained > 0 else "worse"
-            arm, seeds = row.arm, len(row.values)
+            arm, seeds = row.arm, difference.pairs
             key = (study.file, study.metric, arm.name, arm.control)
             gap_said = f"{gained:+.3g} [{low:+.3g}, {high:+.3g}] {study.metric}"
             line = f"| {study.name} | {arm.name} | {arm.control} | {gap_said} | {seeds} | {said} |"
