@@ -12,6 +12,7 @@ from sparring.lab.compare import Run, compare, jobs, read_runs
 from sparring.lab.errors import LabError
 from sparring.lab.pool import Job, Orders, execute_all, finished
 from sparring.lab.registry import task
+from sparring.lab.report.verdicts import headline, verdict
 from sparring.lab.statistics import mean, paired, spread
 from sparring.lab.sweep import Plan, jobs_of
 
@@ -64,6 +65,14 @@ def test_the_table_pairs_by_seed() -> None:
     assert (salt.time, salt.passes) == (4.5, 4.5)
     assert table.best is salt
     assert salt.others == {"loss": pytest.approx(0.275)}
+
+
+def test_a_method_without_a_seed_in_common_is_no_baseline() -> None:
+    runs = [made("plain", s, 5.0 + s) for s in (0, 1)] + [made("vat", s, 1.0) for s in (7, 8)]
+    runs += [made("salt", s, 3.0 + s) for s in (0, 1)]
+    table = compare(runs, "plain", ["vat", "plain", "salt"])
+    assert [verdict(row, table.better) for row in table.rows] == ["no seed in common", "baseline", "better"]
+    assert headline(table).startswith("Better than plain (5.5): salt (3.5)")
 
 
 def test_variants_meet_the_baseline_that_shares_their_changes() -> None:

@@ -57,10 +57,11 @@ class Row:
     values: tuple[float, ...]
     mean: float
     spread: float | None
-    difference: Difference | None  # None for the baseline itself
+    difference: Difference | None  # None for the baseline itself, and without a seed in common with it
     time: float  # CPU time per step relative to the baseline
     passes: float  # forward and backward passes per step relative to the baseline
     others: Mapping[str, float] = field(default_factory=dict)  # means of the task's other figures
+    alone: bool = False  # no baseline, but without a seed in common with it
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,7 @@ def row(variant: str, label: str, runs: Sequence[Run], reference: Mapping[int, R
         relative(runs, base, "seconds_per_step"),
         relative(runs, base, "passes_per_step"),
         others,
+        not common and not is_base,
     )
 
 

@@ -9,7 +9,7 @@ from .units import with_unit
 def verdict(row: Row, better: str) -> str:
     """In words: what the interval of the difference says."""
     if row.difference is None:
-        return "baseline"
+        return "no seed in common" if row.alone else "baseline"
     if row.difference.interval is None:
         return "one seed: no interval"
     if not row.difference.clear:
@@ -20,7 +20,7 @@ def verdict(row: Row, better: str) -> str:
 def headline(comparison: Comparison) -> str:
     """The comparison in one or two sentences that are true: what is told apart from the baseline, and what is not."""
     rows = [row for row in comparison.rows if row.difference is not None]
-    base = next(row for row in comparison.rows if row.difference is None)
+    base = next(row for row in comparison.rows if row.difference is None and not row.alone)
     against = f"{base.label} ({number(base.mean)})"
     if not rows:
         return f"{base.label}: {with_unit(comparison.score)} {number(base.mean)}; nothing to compare it with."
