@@ -84,6 +84,13 @@ def test_variants_meet_the_baseline_that_shares_their_changes() -> None:
     assert [row.label for row in compare(alike, "plain").rows] == ["plain", "salt"]
 
 
+def test_changes_that_are_not_shared_choose_no_baseline() -> None:
+    far = made("plain", 0, 9.0, epochs=5, lr=0.1, batch=8)
+    near = made("plain", 0, 5.0, epochs=9, batch=16)
+    salt = compare([far, near, made("salt", 0, 4.0, epochs=9)], "plain").rows[-1]
+    assert salt.difference.mean == -1.0
+
+
 def test_overrides_go_to_the_methods_that_know_them(tmp_path: Path) -> None:
     entry = task("sequential-digits")
     found = jobs(entry, ["plain", "salt"], [0], "tiny", tmp_path, overrides={"radius": 2.0, "epochs": 1})

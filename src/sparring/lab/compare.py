@@ -166,7 +166,8 @@ def compare(
     common = set.intersection(*changes.values())
 
     def base_of(name: str) -> str:
-        return max(bases, key=lambda base: (base == name, changes[base] <= changes[name], len(changes[base])))
+        mine = changes[name]
+        return max(bases, key=lambda base: (base == name, changes[base] <= mine, len(changes[base] & mine)))
 
     rows = []
     for name, found in variants.items():
