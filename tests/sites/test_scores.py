@@ -138,6 +138,16 @@ def test_padded_words_ask_nothing_in_self_attention_but_do_in_cross_attention():
     assert slot.valid[:, 0].all(1).sum(-1).tolist() == [5, 3]
 
 
+@pytest.mark.parametrize("least", [-torch.inf, -1e9, torch.finfo(torch.double).min])
+@pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
+def test_masks_of_large_negative_numbers_hide_as_infinite_ones_do(name, least):
+    layer, x = multihead(), words()
+    hidden = PADDING if name == "key_padding_mask" else PADDING[:, None, :].expand(2, 5, 5).repeat_interleave(2, 0)
+    mask = torch.zeros(hidden.shape, dtype=torch.double).masked_fill(hidden, least)
+    _, (slot,) = seen_by(layer, Scores(), x, x, x, **{name: mask})
+    assert torch.equal(slot.valid.any(1).any(1), ~PADDING)
+
+
 def test_only_the_chosen_heads_and_layers_are_perturbed():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.double)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)

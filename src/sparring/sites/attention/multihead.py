@@ -8,6 +8,7 @@ from ...penalties import full_precision
 from ..site import Undo, patch_forward
 from .registry import ScoreVisit, register_attention
 from .shift import shift_of
+from .softmax import HIDDEN
 
 
 @register_attention(nn.MultiheadAttention)
@@ -73,13 +74,14 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _valid(scores: Tensor, mask: Tensor | None, padding: Tensor | None, to_itself: bool) -> Tensor:
+    """Which scores count. Masks of numbers hide by minus infinity, or by -1e9 or the least number there is: padding all the same."""
     batch, heads, queries, keys = scores.shape
     valid = torch.ones((), dtype=torch.bool, device=scores.device).expand(batch, 1, queries, keys)
     if mask is not None:
-        seen = mask != -torch.inf
+        seen = mask > HIDDEN
         valid = seen.expand(batch, 1, queries, keys) if seen.dim() == 2 else seen.view(batch, heads, queries, keys)
     if padding is not None:
-        words = padding != -torch.inf  # (B, keys)
+        words = padding > HIDDEN  # (B, keys)
         seen = words[:, None, None, :].expand(batch, 1, queries, keys)
         if to_itself:  # a padded word asks no question either
             seen = seen & words[:, None, :, None]

@@ -28,7 +28,7 @@ _HOLDERS = {
     "roformer": "RoFormerSelfAttention",
     "squeezebert": "SqueezeBertSelfAttention",
 }
-_HIDDEN = -5e3  # no score of a trained layer is so low: somebody's mask made it
+HIDDEN = -5e3  # no score of a trained layer is so low: somebody's mask made it
 
 
 class _AtSoftmax(TorchFunctionMode):
@@ -54,7 +54,7 @@ class _AtSoftmax(TorchFunctionMode):
 
 def seen_by(scores: Tensor) -> Tensor:
     """True where a mask has not hidden a score; where words look at words, padded ones ask nothing either."""
-    seen = scores.detach() > _HIDDEN
+    seen = scores.detach() > HIDDEN
     if scores.dim() < 3 or scores.shape[-1] != scores.shape[-2]:
         return seen
     return seen & seen.any(-2).unsqueeze(-1)
@@ -62,7 +62,7 @@ def seen_by(scores: Tensor) -> Tensor:
 
 def seen_by_others(scores: Tensor) -> Tensor:
     """The same where padded words still see themselves (XLNet): a word that nobody else sees is padding."""
-    seen = scores.detach() > _HIDDEN
+    seen = scores.detach() > HIDDEN
     if scores.shape[-1] != scores.shape[-2] or scores.shape[-1] == 1:
         return seen
     itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
