@@ -1,11 +1,14 @@
 """Losses over tokens are those of the user's framework: ours against Hugging Face's own, to 1e-6."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import sparring as sp
-from sparring.passes.masks import Masks
+from sparring.passes.masks import Masks, ignored_label
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
@@ -86,6 +89,42 @@ def test_examples_without_any_label_do_not_count_as_zeros() -> None:
     objective = sp.Objective(model, sp.cross_entropy)
     rows = [objective(part(inputs, slice(k, k + 1)), targets[k : k + 1]) for k in (0, 2)]
     torch.testing.assert_close(objective(inputs, targets), (rows[0] + rows[1]) / 2)
+
+
+LOSSES = {
+    "ours": sp.cross_entropy,
+    "ours, another label": partial(sp.cross_entropy, ignore_index=1),
+    "a function of torch": partial(F.cross_entropy, reduction="none"),
+    "a module of torch": nn.CrossEntropyLoss(reduction="none"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_example_whose_one_label_is_ignored_counts_as_if_it_were_not_there(name: str) -> None:
+    """The loss, its gradients, the penalty and the count are those of the batch without it; the plain loss is torch's own mean."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x, loss = torch.randn(5, 4, dtype=torch.double), LOSSES[name]
+    ignored = ignored_label(loss)
+    y = torch.tensor([0, ignored, 2, ignored, 2])
+    plain = sp.Objective(model, loss)(x, y)
+    torch.testing.assert_close(plain, F.cross_entropy(model(x), y, ignore_index=ignored))
+    penalty = sp.Term(sp.Input(), sp.FastGradient(sp.L2(0.5)), sp.kl, payoff="loss")
+    found = []
+    for keep in (torch.ones(5, dtype=torch.bool), y != ignored):
+        objective = sp.Objective(model, loss, penalty, sp.Term(sp.Input(), sp.FastGradient(sp.L2(0.5))))
+        value = objective(x[keep], y[keep])
+        gradients = torch.autograd.grad(value, list(model.parameters()))
+        said = {key: v for key, v in objective.diagnostics.items() if key.endswith(("loss", "penalty"))}
+        found.append((value, gradients, said, int(objective.counted)))
+    torch.testing.assert_close(*found)
+
+
+def test_numbers_that_a_loss_does_not_ignore_count() -> None:
+    """A loss that knows no label to ignore takes -100 for a number like any other."""
+    model, x, y = nn.Linear(2, 1), torch.randn(3, 2), torch.tensor([-100, 3, 4])
+    loss = sp.Objective(model, sp.squared_loss)(x, y)
+    torch.testing.assert_close(loss, (model(x)[:, 0] - y).square().mean())
 
 
 def test_source_and_target_masks_are_kept_apart() -> None:

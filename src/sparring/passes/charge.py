@@ -27,11 +27,11 @@ def charge(
         mask: False on positions that do not count; None: all do.
         targets: of the batch.
     """
-    takes = _takes(function)
+    words = takes(function)
     extra: dict[str, Any] = {}
-    if "targets" in takes and second is not targets:
+    if "targets" in words and second is not targets:
         extra["targets"] = targets
-    if mask is not None and "valid" in takes:
+    if mask is not None and "valid" in words:
         extra["valid"] = mask
     values = function(first, second, **extra)
     if not isinstance(values, Tensor) or values.dim() == 0:
@@ -48,8 +48,8 @@ def _called(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", str(function))
 
 
-def _takes(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of the optional words `valid` and `targets` a loss or penalty takes."""
+def takes(function: Callable[..., Any]) -> frozenset[str]:
+    """Which of the optional words `valid`, `targets` and `ignore_index` a loss or penalty takes."""
     try:
         return _signature(function)
     except TypeError:  # not hashable
@@ -62,4 +62,4 @@ def _signature(function: Callable[..., Any]) -> frozenset[str]:
         parameters = inspect.signature(function).parameters
     except ValueError:  # a builtin
         return frozenset()
-    return frozenset({"valid", "targets"} & parameters.keys())
+    return frozenset({"valid", "targets", "ignore_index"} & parameters.keys())

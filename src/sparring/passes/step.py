@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from ..nn.randomness import RandomState, Watch
 from ..sites.input import holds_nan
 from ..sites.site import Site, Slot
 from .alone import alone as only_one_thread
-from .charge import charge
+from .charge import charge, takes
 from .layout import Layout
 from .masks import Masks
 from .memory import Held, Look, Memory
@@ -241,16 +242,16 @@ class Step:
     def average(self, values: Tensor, outputs: Tensor | None = None) -> Tensor:
         """The mean of a per-example charge: over examples with anything to count, or over their tokens.
 
-        Labelled and unlabelled examples are averaged apart and added up.
+        An example whose label the loss ignores is left out. Labelled and unlabelled examples are averaged apart and added up.
         """
         if values.dim() == 0:
             return values
         if outputs is None:
             outputs = self._latest if self._outputs is None else self._outputs
-        if self.masks.all_count and self.labelled is None:
+        if self.all_count:
             return self._mean(values, None)
         mask = None if outputs is None or len(outputs) < len(values) else self.masks.at_outputs(outputs[: len(values)])
-        counts = None if mask is None else mask.flatten(1).sum(1)
+        counts = self._with_labels(None if mask is None else mask.flatten(1).sum(1), len(values))
         if self.labelled is None or len(values) <= self.labelled:
             return self._mean(values, counts)
         n = self.labelled
@@ -259,6 +260,30 @@ class Step:
             (values[n:], None if counts is None else counts[n:]),
         ]
         return self._mean(*parts[0]) + self._mean(*parts[1])
+
+    @property
+    def all_count(self) -> bool:
+        """Whether a mean over the step is the plain mean over its examples."""
+        return self.masks.all_count and self.labelled is None and self._labels is None
+
+    @cached_property
+    def _labels(self) -> Tensor | None:
+        """0 for examples whose one label the loss ignores, 1 for the others; None if there are none. Accelerators are not asked."""
+        targets = self.targets
+        if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.is_floating_point():
+            return None
+        if not hasattr(self.supervised, "ignore_index") and "ignore_index" not in takes(self.supervised):
+            return None
+        there = targets != self.masks.ignore
+        return None if there.is_cpu and bool(there.all()) else there.long()
+
+    def _with_labels(self, counts: Tensor | None, examples: int) -> Tensor | None:
+        labels = self._labels
+        if labels is None:
+            return counts
+        if len(labels) < examples:  # examples without labels follow the labelled ones
+            labels = torch.cat([labels, labels.new_ones(examples - len(labels))])
+        return labels if counts is None else counts * labels
 
     def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
         if counts is None:

@@ -220,8 +220,7 @@ class Term(Playable):
             total = charge if weight == 1 else weight * charge
             if self.supervised and step.targets is not None:
                 total = total + self.supervised * step.loss(outputs)
-        lazy = step.masks.all_count and step.labelled is None
-        value = partial(torch.mean, charge.detach()) if lazy else step.average(charge.detach(), outputs)
+        value = partial(torch.mean, charge.detach()) if step.all_count else step.average(charge.detach(), outputs)
         step.note(penalty=value, weight=weight)
         return total
 
