@@ -2,7 +2,10 @@
 
 import copy
 import random
+from collections.abc import Callable
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -172,10 +175,70 @@ class Counts(nn.Module):
         return x / self.calls
 
 
+class Keeps(nn.Module):
+    """A state in a dictionary that has had its entries for long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = {"hidden": torch.zeros(4, dtype=torch.double)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.state["hidden"]
+        self.state["hidden"] = x.detach().mean(0)
+        return x
+
+
+class Delegates(nn.Module):
+    """The same in an object of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = SimpleNamespace(hidden=0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.cache.hidden
+        self.cache.hidden = float(x.detach().mean())
+        return x
+
+
+class Averages(nn.Module):
+    """An array of numpy's, changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = np.zeros(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean += x.detach().mean(0).numpy()
+        return x - torch.from_numpy(self.mean.copy())
+
+
+class Throws(nn.Module):
+    """A generator outside torch."""
+
+    def __init__(self, generator: object) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.generator.random()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
-    ("kind", "what"), [(Remembers, "0.hidden"), (Caches, "0.seen"), (Draws, "0.generator"), (Counts, "0.calls")]
+    ("kind", "what"),
+    [
+        (Remembers, "0.hidden"),
+        (Caches, "0.seen"),
+        (Draws, "0.generator"),
+        (Counts, "0.calls"),
+        (Keeps, "0.state"),
+        (Delegates, "0.cache"),
+        (Averages, "0.mean"),
+        (lambda: Throws(random.Random(0)), "0.generator"),
+        (lambda: Throws(np.random.default_rng(0)), "0.generator"),
+    ],
 )
-def test_other_memory_is_refused_by_name(kind: type[nn.Module], what: str) -> None:
+def test_other_memory_is_refused_by_name(kind: Callable[[], nn.Module], what: str) -> None:
     objective = RECIPES["vat"](network(kind()))
     for _ in range(2):  # whoever tries again is told again
         with pytest.raises(RuntimeError, match=f"changes {what} in each call"):
@@ -192,6 +255,24 @@ def test_inputs_changed_in_place_are_refused() -> None:
         x, y = batch(0)
         with pytest.raises(RuntimeError, match="changes its inputs in place"):
             RECIPES["vat"](network(Shifts()))(inputs(x), y)
+
+
+def test_an_input_whose_parts_are_replaced_is_refused() -> None:
+    """As many models of graphs do with the one object that holds their batch."""
+
+    class Replaces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4).double()
+
+        def forward(self, graph: SimpleNamespace) -> torch.Tensor:
+            graph.store.x = torch.tanh(self.layer(graph.store.x))
+            return graph.store.x
+
+    x, y = batch(0)
+    graph = SimpleNamespace(store=SimpleNamespace(x=x))
+    with pytest.raises(RuntimeError, match="changes its inputs in place"):
+        RECIPES["r_drop"](network(Replaces()))(graph, y)
 
 
 class Harmless(nn.Module):

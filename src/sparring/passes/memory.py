@@ -9,8 +9,10 @@ back: where the first clean pass changed such a thing it runs again, and a model
 Recomputing a checkpointed region in backward moves nothing either, from the second step on: in the first nobody knew in time.
 """
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -23,7 +25,9 @@ from .layout import Layout
 Place = tuple[nn.Module, str]
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"} | {"forward", "_flat_weights", "_flat_weight_refs"}
 _OURS = __package__.partition(".")[0] + "."
-_SIZED = (list, dict, set)
+_DEPTH = 3  # an object, a store in there, its dictionary, and what lies in that
+_MANY = 1000  # entries of a container that is looked into
+_OPAQUE = (nn.Module, type, FunctionType, MethodType, ModuleType)
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,10 @@ class Look:
             if still.isdisjoint(map(id, (module, *module._forward_pre_hooks.values())))
         ]
         self.buffers = [(m, key, b, _version(b), b.detach().clone()) for m, key, b in self._buffers()]
-        self.attributes = {(m, key): _mark(value) for _, m, key, value in self._attributes()}
-        self.inputs = [(x, _version(x)) for x in tree_leaves(inputs) if isinstance(x, Tensor)]
+        marks = Marks()
+        self.attributes = {(m, key): marks.of(value) for _, m, key, value in self._attributes()}
+        self.inputs = [(x, marks.of(x)) for x in tree_leaves(inputs)]
+        self._alive = marks  # what is gone now would leave its address to what comes instead
 
     def _buffers(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
         for _, module in self.modules:
@@ -115,12 +121,13 @@ class Look:
 
     def changed(self) -> list[str]:
         """Names of what is no longer as it was: attributes, or inputs."""
-        if any(_version(x) != version for x, version in self.inputs):
+        marks = Marks()
+        if any(marks.of(x) != mark for x, mark in self.inputs):
             return ["its inputs"]
         return [
             f"{name or type(module).__name__}.{key}"
             for name, module, key, value in self._attributes()
-            if _mark(value) != self.attributes.get((module, key))
+            if marks.of(value) != self.attributes.get((module, key))
         ]
 
     def keep(self) -> Undo:
@@ -166,10 +173,47 @@ def _version(x: Tensor) -> int:
     return -1 if x.is_inference() else x._version
 
 
-def _mark(value: Any) -> tuple[Any, ...]:
-    """Something that differs when the value has been replaced or changed in place."""
-    if isinstance(value, Tensor):
-        return id(value), _version(value)
-    if isinstance(value, torch.Generator):
-        return id(value), value.get_state().tolist()
-    return id(value), len(value) if isinstance(value, _SIZED) else None
+class Marks:
+    """Makes of a value something that differs when it has been replaced or changed in place, a few objects deep."""
+
+    def __init__(self) -> None:
+        # The values too: while they live, so do their addresses.
+        self.known: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def of(self, value: Any, depth: int = _DEPTH) -> Any:
+        key = id(value), depth
+        if key not in self.known:
+            self.known[key] = value, None  # in a circle the address has to do
+            self.known[key] = value, self._made(value, depth)
+        return key, self.known[key][1]
+
+    def _made(self, value: Any, depth: int) -> Any:
+        if isinstance(value, Tensor):
+            return _version(value)
+        if isinstance(value, torch.Generator):
+            return value.get_state().tolist()
+        if type(value).__module__.partition(".")[0] in ("numpy", "random"):  # arrays and generators
+            return _pickled(value)
+        inside = list(_inside(value)) if depth else []
+        return [self.of(x, depth - 1) for x in inside] if len(inside) <= _MANY else len(inside)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """What a container or a plain object holds."""
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from value
+    if isinstance(value, _OPAQUE):
+        return
+    try:
+        yield from vars(value).values()
+    except TypeError:  # a number, a string, or one with slots
+        return
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # somebody's own, which need not be picklable
+        return None
