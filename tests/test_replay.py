@@ -57,6 +57,68 @@ def test_a_module_used_again_after_the_site_runs_for_real() -> None:
     assert loss.requires_grad
 
 
+class Begins(nn.Module):
+    """Empties the sum that a later module goes on with."""
+
+    def __init__(self, later: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.later = nn.Linear(4, 4), (later,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.later[0].total = 0.0
+        return self.layer(x)
+
+
+class GoesOn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.total = nn.Linear(4, 3), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + self.layer(x)
+        return self.total
+
+
+class Skips(nn.Module):
+    """Leaves what it found to a module behind the site, as the two arms of a U do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left = torch.tanh(self.layer(x))
+        return self.left
+
+
+class Joins(nn.Module):
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 3), (other,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.other[0].left)
+
+
+@pytest.mark.parametrize("kind", ["begins", "skips"])
+@pytest.mark.parametrize("unroll", [False, "autograd", "finite_difference"])
+def test_modules_that_speak_through_attributes_are_not_replayed(kind: str, unroll: Any) -> None:
+    found = []
+    for replay in (True, False):
+        torch.manual_seed(0)
+        last = GoesOn() if kind == "begins" else None
+        first = Skips() if last is None else Begins(last)
+        model = nn.Sequential(first, nn.Linear(4, 4), nn.Tanh(), Joins(first) if last is None else last).double()
+        player = sp.PGD(sp.L2(0.5), 2, start=1e-2, unroll=unroll)
+        objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Output("1"), player, sp.kl), replay=replay)
+        for _ in range(2):
+            torch.manual_seed(1)
+            loss = objective(torch.randn(5, 4, dtype=torch.float64), torch.arange(5) % 3)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+        found.append([loss, *gradients])
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("how", ["relu_", "add_", "view"])
 def test_outputs_changed_in_place_are_not_replayed(how: str) -> None:
     class Careless(nn.Module):

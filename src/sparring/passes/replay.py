@@ -7,6 +7,7 @@ same step. Exact by construction:
 - a module that is used again after the site runs for real (its recorded calls are counted and used up),
 - an output that was changed in place since it was recorded is not used: that module runs again,
 - an output that holds anything but tensors and plain values is not recorded,
+- where the model sets attributes as it runs nothing is replayed: one module may begin what another, behind the site, goes on with,
 - a module under which somebody else's hooks sit runs again, so that they see every call (hidden states that a model collects),
 - the random state after a replayed module is the one it left in the clean pass, so later noise is the same.
 

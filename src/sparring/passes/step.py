@@ -349,6 +349,9 @@ class Step:
         names = look.changed()
         if not names:
             return
+        for tape in self.tapes.values():
+            tape.forbid()
+        self.tapes.clear()
         back, passes = look.keep(), self.forward_passes
         try:
             with nullcontext() if any(map(is_compiled, self.model.modules())) else torch.no_grad():

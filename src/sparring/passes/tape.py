@@ -151,6 +151,11 @@ class Tape:
         if self.lost:
             self.entries.clear()
 
+    def forbid(self) -> None:
+        """Nothing before these sites is replayed, now or later: what a skipped module would leave in an attribute, others may read."""
+        self.prefix.units = {}
+        self.entries.clear()
+
     def learn(self) -> None:
         """After a pass that noted every module: which of them to note from now on.
 
