@@ -1,6 +1,7 @@
 """Monte-Carlo prediction: what runs once, what is drawn again, and what is left as it was."""
 
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -9,17 +10,22 @@ from torch import Tensor, nn
 import sparring as sp
 from sparring.nn import BernoulliDropout, ConcreteDropout, GaussianDropout
 
+CALLS: Counter[int] = Counter()  # outside the model: one that sets attributes as it runs is not replayed
+
 
 class Counted(nn.Linear):
-    calls = 0
+    @property
+    def calls(self) -> int:
+        return CALLS[id(self)]
 
     def forward(self, input: Tensor) -> Tensor:
-        self.calls += 1
+        CALLS[id(self)] += 1
         return super().forward(input)
 
 
 def net(drop: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
+    CALLS.clear()
     return nn.Sequential(Counted(3, 8), nn.BatchNorm1d(8), nn.ReLU(), drop, Counted(8, 4))
 
 
@@ -63,6 +69,36 @@ def test_noise_of_the_models_own_before_the_dropout_is_not_replayed() -> None:
     found = sp.predict(model, torch.zeros(2, 3), samples=5, keep_samples=True).samples
     assert found is not None
     assert len({tuple(sample.flatten().tolist()) for sample in found}) == 5
+
+
+def test_modules_that_speak_through_attributes_run_in_every_pass() -> None:
+    class Adds(nn.Module):
+        total = 0.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total = self.total + x
+            return self.total
+
+    class Begins(nn.Module):
+        def __init__(self, later: Adds) -> None:
+            super().__init__()
+            self.layer, self.later = nn.Linear(3, 64), (later,)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.later[0].total = 0.0
+            return self.layer(x)
+
+    torch.manual_seed(0)
+    adds = Adds()
+    model = nn.Sequential(Begins(adds), nn.Linear(64, 64), nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 4), adds)
+    x = torch.randn(6, 3)
+    torch.manual_seed(1)
+    found = sp.predict(model, x, samples=5, keep_samples=True)
+    model.train()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        expected = torch.stack([model(x).softmax(-1) for _ in range(5)])
+    torch.testing.assert_close(found.samples, expected)
 
 
 def test_the_numbers_against_their_definitions() -> None:

@@ -12,7 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from .nn import EmbeddingDropout, WeightDrop
 from .nn.randomness import Watch, devices_of
 from .passes import call
-from .passes.layout import slow_path
+from .passes.layout import Layout, slow_path
+from .passes.memory import Look, Memory
 from .passes.replay import recording, replaying
 from .passes.step import logits_of
 from .passes.tape import Tape
@@ -81,8 +82,11 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def passes(model: nn.Module, inputs: Any, samples: int) -> Iterator[Any]:
-    """Several calls of the model; what runs before the first dropout runs once, if nothing random happens in it."""
-    tape = Tape(frozenset())
+    """Several calls of the model; what runs before the first dropout runs once, if nothing random happens in it.
+
+    Where the model sets attributes as it runs, everything runs each time: a module behind the dropout may go on with them.
+    """
+    tape, look = Tape(frozenset()), Look(Memory(), Layout.of(model, ()), inputs) if samples > 1 else None
     noisy = [module for module in model.modules() if _draws(module)]
     closers = [module.register_forward_pre_hook(lambda *_: tape.close()) for module in noisy]
     undo: list[Undo] = [closer.remove for closer in closers]
@@ -93,7 +97,7 @@ def passes(model: nn.Module, inputs: Any, samples: int) -> Iterator[Any]:
     finally:
         undo_all(undo)
     yield first
-    usable = tape if not tape.open and tape.noise_free else None
+    usable = tape if look is not None and not tape.open and tape.noise_free and not look.changed() else None
     for _ in range(samples - 1):
         if usable is not None:
             undo.append(replaying(usable, attached=False, noise=False))
