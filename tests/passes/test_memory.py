@@ -18,6 +18,8 @@ RECIPES = {
     "r_drop": lambda model: sp.recipes.r_drop(model, sp.cross_entropy),
     "salt": lambda model: sp.recipes.salt(model, sp.cross_entropy, unroll="autograd", steps=2),
     "salt by finite differences": lambda model: sp.recipes.salt(model, sp.cross_entropy, unroll="finite_difference"),
+    "smart": lambda model: sp.recipes.smart(model, sp.cross_entropy, ball=sp.L2(0.5), step_size=None),
+    "free_lb": lambda model: sp.recipes.free_lb(model, sp.cross_entropy, at="1"),
     "adversarial training": lambda model: sp.recipes.adversarial_training(model, sp.cross_entropy, ball=sp.L2(0.1)),
 }
 
@@ -58,7 +60,8 @@ def test_buffers_move_once_a_step(name: str, in_place: bool) -> None:
     objective = RECIPES[name](model)
     for seed in range(3):
         x, y = batch(seed)
-        objective(x, y).backward()
+        for loss in objective.steps(x, y):
+            loss.backward()
         alone(x)
         assert torch.equal(model[0].mean, alone[0].mean)
 
@@ -238,8 +241,9 @@ class Throws(nn.Module):
         (lambda: Throws(np.random.default_rng(0)), "0.generator"),
     ],
 )
-def test_other_memory_is_refused_by_name(kind: Callable[[], nn.Module], what: str) -> None:
-    objective = RECIPES["vat"](network(kind()))
+@pytest.mark.parametrize("name", ["vat", "free_lb"])
+def test_other_memory_is_refused_by_name(name: str, kind: Callable[[], nn.Module], what: str) -> None:
+    objective = RECIPES[name](network(kind()))
     for _ in range(2):  # whoever tries again is told again
         with pytest.raises(RuntimeError, match=f"changes {what} in each call"):
             objective(*batch(0))

@@ -129,8 +129,7 @@ class Step:
         self._raw = raw
         self._outputs = self._extracted(raw)
         if isinstance(before, Look):
-            self._run_again(before)
-            self.memory.looked.add(self.model.training)
+            self._run_again(before, self._outputs, {}, self.noise)
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
         batch = self._outputs.shape[0]
@@ -223,6 +222,18 @@ class Step:
                 clean=moves_statistics,
             )
         return outputs if raw else self._extracted(outputs)
+
+    def run_first(self, placements: Mapping[Site, Placement], noise: RandomState) -> Tensor:
+        """The outputs of a perturbed pass that stands in for the clean one, with others to follow: what holds for that holds for it."""
+        before = self.memory.begin(self.model, self.layout, self.inputs)
+        self.held = before if isinstance(before, Held) else None
+        outputs: Tensor = self.run(placements, noise=noise, moves_statistics=True)
+        if isinstance(before, Look):
+            assert self.last is not None
+            self.held = self.last.held = before.held()
+            placed = {site: {slot.name: slot.placed for slot in slots} for site, slots in self.last.slots.items()}
+            self._run_again(before, outputs, placed, noise)  # type: ignore[arg-type]
+        return outputs
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Supervised loss of each labelled example."""
@@ -344,10 +355,13 @@ class Step:
                 stack.enter_context(site.sharing(self.cache))
             return one.run(self.inputs, **options)
 
-    def _run_again(self, look: Look) -> None:
-        """The clean pass once more where it changed something: all passes rest on a model that is a function of its inputs."""
+    def _run_again(
+        self, look: Look, first: Tensor, placements: Mapping[Site, Placement], noise: RandomState | None
+    ) -> None:
+        """The first pass once more where it changed something: all passes rest on a model that is a function of its inputs."""
         names = look.changed()
         if not names:
+            self.memory.looked.add(self.model.training)
             return
         for tape in self.tapes.values():
             tape.forbid()
@@ -355,11 +369,12 @@ class Step:
         back, passes = look.keep(), self.forward_passes
         try:
             with nullcontext() if any(map(is_compiled, self.model.modules())) else torch.no_grad():
-                again = self.extract(self._run(self._pass({}, ()), noise=self.noise))
+                again = self.extract(self._run(self._pass(placements, ()), noise=noise))
         finally:
             back()
             self.forward_passes = passes
-        look.compare(names, self.outputs, again)
+        look.compare(names, first, again)
+        self.memory.looked.add(self.model.training)
 
     def _extracted(self, outputs: Any) -> Tensor:
         tensor = self.extract(outputs)

@@ -102,7 +102,8 @@ class FreeLB(Leading):
         for k in range(player.steps):
             placement: Any = points if points else first
             with torch.enable_grad():  # the ascent needs gradients where the loss is only measured, too
-                outputs = step.run({self.site: placement}, noise=noise, moves_statistics=k == 0 and not compare)
+                run = step.run_first if k == 0 and not compare else step.run
+                outputs = run({self.site: placement}, noise=noise)
                 clean = self.term.reference(step) if compare else None
                 charge = self.term.settle(step, clean, outputs, at_step(self.term.weight, step.number))
             grads = Captured(points, charge) if outside else None

@@ -114,8 +114,13 @@ class Proximal(nn.Module, Playable):
         if self.training:
             self.follow()
         step.forward_passes += 1
-        with torch.no_grad(), drawing_from(step.noise), still_statistics(step.model):
-            slow = step.extract(self._slow(step))
+        back = None if step.held is None else step.held.put()
+        try:
+            with torch.no_grad(), drawing_from(step.noise), still_statistics(step.model):
+                slow = step.extract(self._slow(step))
+        finally:
+            if back is not None:
+                back()
         charge = step.penalty(self.penalty, step.outputs, slow)
         step.note(penalty=step.average(charge.detach()), weight=self.weight)
         return self.weight * charge
