@@ -48,7 +48,11 @@ STUDIES = (
             Arm("variational_dropout"),
             Arm("r_drop"),
         ),
-        expects=(Expect("adversarial_dropout", "fraternal_dropout", 0.4), Expect("adversarial_dropout", "plain", 1.9)),
+        expects=(
+            Expect("adversarial_dropout", "fraternal_dropout", 0.4),
+            Expect("adversarial_dropout", "plain", 1.9),
+            Expect("adversarial_dropout", "plain_no_ar"),
+        ),
         settings={"words": 100_000, "vocabulary": 2_000, "size": 100, "hidden": 200, "epochs": 12},
         hours=2.5,
         shrunk="the first 100,000 words of the training text, the 2,000 most frequent words (so perplexities are lower), two layers "
