@@ -101,6 +101,7 @@ def test_cifar_splits_do_not_overlap():
     assert counts.tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
 
 
+@pytest.mark.long
 def test_the_whole_table_of_attacks_on_few_images(digits):
     """JSMA, C&W, AutoAttack and the audit join the gradient attacks; none of them raises accuracy."""
     pytest.importorskip("art")
@@ -138,6 +139,7 @@ def test_the_audit_flags_a_plain_ensemble_with_scaled_logits():
     assert honest["masked"] == 0.0
 
 
+@pytest.mark.long
 def test_surrogates_are_trained_once_and_shared(tmp_path):
     """Table 5 in one run: the attacker's two ensembles lie beside the run; a second seed trains nothing anew."""
     chosen = task("digits-ensemble")
