@@ -81,6 +81,8 @@ def batches(self):
 train.Session.batches = batches
 with WholeBatchNoise():
     execute(task(name).setting(method, overrides=changes), out)
+if torch.distributed.is_initialized():  # else torch's own threads may abort a process that ends before the other
+    torch.distributed.destroy_process_group()
 '''
 
 
