@@ -147,7 +147,7 @@ def translating(radius: float, step_size: float) -> list[tuple[str, str, object,
         "start": (1e-4, "Z table 8"), "update": ("raw", "Z B.1: SGD, of SGD and Adam"),
     }  # fmt: skip
     return [
-        ("plain", "encoder", "scratch", "Z 4.2"), ("plain", "examples", 0, "Z table 1: all"), ("plain", "layers", 6, "Z 4.2: B"),
+        ("plain", "encoder", "scratch", "Z 4.2"), ("plain", "first_epochs", 0, "O: each method from the start"), ("plain", "examples", 0, "Z table 1: all"), ("plain", "layers", 6, "Z 4.2: B"),
         ("plain", "pre_norm", False, "Z 4.2: B"), ("plain", "share", True, "Z 4.2: B, section 3.4"), ("plain", "dropout", 0.3, "O: Q"),
         ("plain", "label_smoothing", 0.1, "O: B, Q"), ("plain", "schedule", "inverse_sqrt", "O: B, Q"),
         ("plain", "warmup", 0.1, "O: a share, so that short runs have one"), ("plain", "average", "epochs", "O: B, Q"),

@@ -13,6 +13,7 @@ from sparring.lab.data import DataError
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
 from sparring.lab.runs.checkpoint import load
+from sparring.lab.runs.folder import folder_of
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.translation.pairs import IGNORED, generated
 from sparring.lab.tasks.translation.scores import evaluate, loss_per_piece, metric, translations
@@ -201,3 +202,22 @@ def test_the_example_of_the_docs_translates() -> None:
     scope: dict[str, object] = {}
     exec("\n".join(code[:-1]), scope)
     assert eval(code[-1], scope) == scope["english"]
+
+
+def test_plain_epochs_may_come_first_and_are_shared_by_methods_and_seeds(tmp_path: Path) -> None:
+    changes = {"epochs": 0, "first_epochs": 2, "examples": 60, "width": 16, "lr": 1e-3, "schedule": "linear"}
+    settings = [
+        task("multi30k").setting(method, seed=seed, overrides=changes) for method, seed in (("plain", 1), ("vat", 2))
+    ]
+    for setting in settings:
+        execute(setting, folder_of(tmp_path, setting))
+    (stage,) = (file.parent for file in tmp_path.glob("multi30k/tiny/plain@*/seed-0/result.json"))
+    values = json.loads((stage / "config.json").read_text())["values"]
+    assert [values[name] for name in ("epochs", "first_epochs", "examples", "width", "lr", "schedule")] == [
+        2, 0, 60, 16, 1e-2, "inverse_sqrt"]  # fmt: skip
+    learnt = load(stage)["best"]
+    for setting in settings:  # without an epoch of its own a run ends where it began
+        mine = load(folder_of(tmp_path, setting))["best"]
+        assert all(torch.equal(mine[name], learnt[name]) for name in learnt)
+    fresh = prepare(settings[0]).model.state_dict()
+    assert not torch.equal(fresh["source_words.weight"], learnt["source_words.weight"])

@@ -7,18 +7,19 @@ FreeAT 35.2, FreeLB 35.3, SMART 35.5, SALT 36.8; on IWSLT'15 En-Vi 30.3, 31.0, 3
 Transformer 28.4, FreeAT and FreeLB 29.0, SMART 29.1, SALT 29.6.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 import sparring as sp
 
 from ...data.pieces import Pieces
 from ...errors import LabError
 from ...models.transformer import Translator
-from ...task import Data, Setting, Task, Value
+from ...task import Data, Setting, Stage, Task, Value
 from ..competitors import competitors
 from . import pretrained
 from .pairs import IGNORED, encoded, masks, read
@@ -60,6 +61,39 @@ def build(setting: Setting, data: Data) -> nn.Module:
     )
 
 
+# What a run shares with the plain training that comes first: the data, the network and the loss, not the optimiser.
+COMMON = (
+    "encoder",
+    "train",
+    "examples",
+    "length",
+    "pieces",
+    "width",
+    "heads",
+    "layers",
+    "inner",
+    "dropout",
+    "pre_norm",
+    "share",
+    "label_smoothing",
+    "tokens",
+)
+
+
+def first(name: str, setting: Setting) -> Setting | None:
+    """With `first_epochs`, so many epochs of plain training before, once for all methods and seeds."""
+    if not setting["first_epochs"]:
+        return None
+    changes = {key: value for key, value in setting.overrides.items() if key in COMMON}
+    changes["epochs"] = setting["first_epochs"]
+    return NAMED[name].setting("plain", setting.scale, 0, setting.data, changes)
+
+
+def adopt(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Go on from the weights of the plain training."""
+    model.load_state_dict(dict(weights))
+
+
 def kit(model: nn.Module, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
     """Smoothed cross-entropy, the mean over all pieces; the words of both sides are the places to perturb."""
     loss = partial(sp.cross_entropy, ignore_index=IGNORED, label_smoothing=setting["label_smoothing"])
@@ -84,6 +118,7 @@ PAPER: dict[str, Value] = {
     "label_smoothing": 0.1,
     "beam": 10,
     "length_penalty": 1.0,
+    "first_epochs": 0,  # epochs of plain training before, once for all methods and seeds
     "epochs": 100,
     "tokens": 8_000,
     "accumulate": 8,  # 64k tokens an update
@@ -149,6 +184,7 @@ def translation_task(
         build=build,
         evaluate=evaluate,
         figures=figures,
+        stage=Stage(partial(first, name), adopt),
         paper=f"Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), section 4.2, {table}, appendix B.1",
     )
 
@@ -180,3 +216,4 @@ TASKS = (
     ),
     translation_task("iwslt15-en-vi", "English talks into Vietnamese: IWSLT'15", VIETNAMESE, {}, "tables 1, 2 and 8"),
 )
+NAMED = {task.name: task for task in TASKS}
