@@ -13,8 +13,9 @@ from .passes.ground import Ground
 from .passes.joint import joined
 from .passes.layout import Layout
 from .passes.masks import Masks, ValidMask, ignored_label
+from .passes.means import Items, Reduction
 from .passes.places import elsewhere
-from .passes.step import Items, Reduction, Step, logits_of
+from .passes.step import Step, logits_of
 from .passes.wrapped import wrapper_of
 from .terms.checks import apart, check_call, check_loss, check_model, check_terms
 from .terms.interaction import GATES, measure
@@ -334,13 +335,14 @@ class Objective(nn.Module):
         own = self.__dict__  # past nn.Module.__setattr__, which would look for parameters and modules first
         if GATES in step.cache:
             own["_warned"] = measure(step, total, self._warned) or self._warned
+        step.put_back()
         step.notes["loss"] = step.value(total)
         step.tapes.clear()
         step.cache.clear()
         step.notes["forward_passes"] = step.forward_passes
         step.notes["backward_passes"] = step.backward_passes + 1
         own["_notes"] = step.notes
-        own["_counted"] = step.counted
+        own["_counted"] = step.means.counted
         if self.training:
             own["number"] += 1
 

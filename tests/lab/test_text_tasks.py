@@ -13,10 +13,11 @@ from sparring.lab.data.imdb import elec
 from sparring.lab.data.language import EOS
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
+from sparring.lab.runs.checkpoint import load
 from sparring.lab.runs.run import prepare
 from sparring.lab.tasks.sentiment.data import read
 from sparring.lab.tasks.sentiment.task import adopt
-from sparring.lab.training.train import undisturbed
+from sparring.lab.training.train import train, undisturbed
 
 SMALL = ["--scale", "small", "--set", "vectors=", "--set", "size=8", "--set", "hidden=60", "--set", "held=4", "--set", "epochs=1",
          "--set", "epoch_batches=2", "--set", "batch=2", "--set", "labelled=8", "--set", "minimum=1", "--set", "first_epochs=1"]  # fmt: skip
@@ -298,6 +299,32 @@ def test_fine_tuning_goes_on_from_its_own_method_and_seed(tmp_path: Path) -> Non
     (stage,) = tmp_path.glob("ptb/tiny/fraternal_dropout*/seed-3/result.json")
     first, second = (json.loads(p.read_text()) for p in (stage, next(tmp_path.glob("ptb-tuned/**/result.json"))))
     assert second["validation"]["perplexity"] < first["validation"]["perplexity"]
+
+
+def test_fine_tuning_keeps_the_weights_it_starts_from_where_no_epoch_is_better(tmp_path: Path) -> None:
+    """The released finetune.py scores them first and saves only what is better."""
+    assert main(["run", "ptb-tuned", "--method", "plain", "--out", str(tmp_path)]) == 0
+    (fine,) = tmp_path.glob("ptb-tuned/**/result.json")
+    (stage,) = tmp_path.glob("ptb/tiny/plain*/seed-0/result.json")
+    setting = task("ptb-tuned").setting("plain", overrides={"lr": 1e4})
+    session = prepare(setting, start=load(stage.parent)["best"])
+    train(session)
+    learnt = json.loads(stage.read_text())
+    assert session.progress.epoch == 1
+    assert session.progress.best_epoch == 0
+    assert session.progress.best == pytest.approx(learnt["validation"]["perplexity"], rel=1e-6)
+    assert all(torch.equal(value, load(stage.parent)["best"][name]) for name, value in session.best_weights.items())
+    assert json.loads(fine.read_text())["validation"]["perplexity"] <= learnt["validation"]["perplexity"]
+
+
+def test_fine_tuning_drops_recurrently_what_training_did() -> None:
+    """A penalty is no longer charged, but variational dropout is dropout: without it nothing recurrent would be dropped."""
+    for method in task("ptb").methods:
+        setting = task("ptb-tuned").setting(method.name)
+        session = prepare(setting)
+        terms = [term.name for term in session.objective.terms]
+        assert terms == (["variational_dropout"] if method.name == "variational_dropout" else [])
+        assert bool(terms) != bool(setting["drop_weights"])
 
 
 @pytest.mark.parametrize("scale", ["tiny", "small", "paper"])

@@ -183,10 +183,12 @@ class Stage:
             setting starts from scratch. Methods and seeds for which it answers alike share the stage.
         adopt: `(model, weights)`: put what that run learnt, by parameter name, into a new model; raises `LabError`
             where it does not fit.
+        whole: all of the model is adopted, its head too: it is scored before the first epoch and kept where no epoch is better.
     """
 
     run: Callable[[Setting], Setting | None]
     adopt: Callable[[nn.Module, Mapping[str, Tensor]], None]
+    whole: bool = False
 
 
 def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from .layout import still_statistics
 from .masks import ValidMask
+from .means import Reduction
 from .one import Arguments, Pass, call, perturbed_call
-from .step import Reduction, Step, logits_of
+from .step import Step, logits_of
 
 __all__ = [
     "Arguments",

@@ -5,6 +5,7 @@ A perturbed pass is the clean pass with something placed at a site, and nothing 
 step: from then on every later pass of a step sees them as the clean pass found them, and leaves them as the clean pass left them.
 What a model remembers elsewhere (a hidden state in an attribute, a generator of its own, inputs changed in place) nobody can put
 back: where the first clean pass changed such a thing it runs again, and a model that answers differently then is refused.
+Attributes that a model only writes, such as a loss of its own, are after a step what the clean pass made of them.
 
 Recomputing a checkpointed region in backward moves nothing either, from the second step on: in the first nobody knew in time.
 """
@@ -55,21 +56,29 @@ class Memory:
 
     Attributes:
         moving: buffers that change when the model runs.
+        written: attributes that do.
         looked: the modes (training or not) in which it was looked at and not refused.
     """
 
     moving: tuple[Place, ...] = ()
+    written: frozenset[Place] = frozenset()
     looked: set[bool] = field(default_factory=set)
     layout: Layout | None = None
 
     def begin(self, model: nn.Module, layout: Layout, inputs: Any) -> "Look | Held | None":
         """Before a clean pass: a thorough look the first time, and copies of what is known to move later on."""
         if self.layout is not layout:
-            self.layout, self.moving = layout, ()
+            self.layout, self.moving, self.written = layout, (), frozenset()
             self.looked.clear()
         if model.training in self.looked:
             return Held(tuple((m, key, m._buffers[key].clone()) for m, key in self.moving)) if self.moving else None  # type: ignore[union-attr]
         return Look(self, layout, inputs)
+
+    def left(self) -> Undo | None:
+        """The way back to the attributes that the pass which just ran has written; None if no pass writes any."""
+        if not self.written:
+            return None
+        return _way_back([(m.__dict__, key, m.__dict__[key]) for m, key in self.written if key in m.__dict__])
 
 
 class Look:
@@ -122,23 +131,19 @@ class Look:
     def changed(self) -> list[str]:
         """Names of what is no longer as it was: attributes, or inputs."""
         marks = Marks()
-        if any(marks.of(x) != mark for x, mark in self.inputs):
-            return ["its inputs"]
-        return [
-            f"{name or type(module).__name__}.{key}"
+        written = [
+            (name, module, key)
             for name, module, key, value in self._attributes()
             if marks.of(value) != self.attributes.get((module, key))
         ]
+        self.memory.written |= {(module, key) for _, module, key in written}
+        if any(marks.of(x) != mark for x, mark in self.inputs):
+            return ["its inputs"]
+        return [f"{name or type(module).__name__}.{key}" for name, module, key in written]
 
     def keep(self) -> Undo:
         """The way back to the attributes of now."""
-        now = [(module.__dict__, key, value) for _, module, key, value in self._attributes()]
-
-        def undo() -> None:
-            for attributes, key, value in now:
-                attributes[key] = value
-
-        return undo
+        return _way_back([(module.__dict__, key, value) for _, module, key, value in self._attributes()])
 
     def compare(self, names: list[str], first: Tensor, second: Tensor) -> None:
         """Refuse a model that answered differently the second time, on the same inputs and with the same random numbers.
@@ -167,6 +172,14 @@ class Look:
             "perturbed pass would begin where the clean one ended. Hand it over as an input, set it anew in every forward, or draw "
             "from torch's own generators"
         )
+
+
+def _way_back(now: list[tuple[dict[str, Any], str, Any]]) -> Undo:
+    def undo() -> None:
+        for attributes, key, value in now:
+            attributes[key] = value
+
+    return undo
 
 
 def _version(x: Tensor) -> int:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -12,22 +11,18 @@ from torch import Tensor, nn
 
 from ..nn.randomness import RandomState, Watch
 from ..sites.input import holds_nan
-from ..sites.site import Site, Slot
+from ..sites.site import Site, Slot, Undo
 from .alone import alone as only_one_thread
-from .charge import charge, takes
+from .charge import charge
 from .layout import Layout
 from .masks import Masks
+from .means import Items, Means, Reduction
 from .memory import Held, Look, Memory
 from .one import Pass, Placement, call
-from .ranks import mean_over_ranks
 from .replay import is_compiled
 from .tape import Tape
 
 Graph = Literal["attached", "detached", "none"]
-Reduction = Literal["examples", "tokens"]
-Items = Tensor | float | Literal["ranks"] | None
-
-
 _NOTHING = nullcontext()
 
 
@@ -58,10 +53,11 @@ class Step:
         reduction: "examples" (every example counts the same) or "tokens" (every position does).
         items: "ranks" divides sums by the mean number of examples or tokens over all processes, anything else by that of this batch.
         memory: what the objective knows of the model's own memory.
+        left: the way back to what the first pass wrote into the model's attributes.
         cache: a place for anything worth sharing between passes of this step.
         notes: diagnostics, by key; a function is asked when they are read.
         speaker: the name of the term that plays now.
-        counted: how many examples, or tokens, the first mean of the step was over: the labelled ones where there are any.
+        means: how charges are averaged.
     """
 
     model: nn.Module
@@ -84,9 +80,9 @@ class Step:
     speaker: str = ""
     forward_passes: int = 0
     backward_passes: int = 0
-    counted: Tensor | int | None = None
     memory: Memory = field(default_factory=Memory)
     held: Held | None = None
+    left: Undo | None = None
     noise: RandomState | None = None
     clean: Pass | None = None
     last: Pass | None = None
@@ -97,8 +93,7 @@ class Step:
     _known: tuple[Tensor | None, float] = (None, 0.0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.items, str) and self.items != "ranks":
-            raise ValueError(f'items={self.items!r}: a number, or "ranks" for the mean over all processes')
+        self.means = Means(self.masks, self.targets, self.supervised, self.labelled, self.reduction, self.items)
         self._sharing = [site for site in self.sites if type(site).sharing is not Site.sharing] if self.sites else ()
 
     # -- the clean pass ---------------------------------------------------------------------------------------
@@ -130,6 +125,7 @@ class Step:
         self._outputs = self._extracted(raw)
         if isinstance(before, Look):
             self._run_again(before, self._outputs, {}, self.noise)
+        self.left = self.memory.left()
         if self.targets is not None:
             self._losses = self.loss(self._outputs)
         batch = self._outputs.shape[0]
@@ -233,7 +229,13 @@ class Step:
             self.held = self.last.held = before.held()
             placed = {site: {slot.name: slot.placed for slot in slots} for site, slots in self.last.slots.items()}
             self._run_again(before, outputs, placed, noise)  # type: ignore[arg-type]
+        self.left = self.memory.left()
         return outputs
+
+    def put_back(self) -> None:
+        """Let the model's attributes say again what the first pass wrote there."""
+        if self.left is not None:
+            self.left()
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Supervised loss of each labelled example."""
@@ -251,80 +253,20 @@ class Step:
         return charge(function, first, second, outputs.shape[0], mask, self.targets)
 
     def average(self, values: Tensor, outputs: Tensor | None = None) -> Tensor:
-        """The mean of a per-example charge: over examples with anything to count, or over their tokens.
-
-        An example whose label the loss ignores is left out. Labelled and unlabelled examples are averaged apart and added up.
-        """
-        if values.dim() == 0:
-            return values
-        if outputs is None:
-            outputs = self._latest if self._outputs is None else self._outputs
-        if self.all_count:
-            return self._mean(values, None)
-        mask = None if outputs is None or len(outputs) < len(values) else self.masks.at_outputs(outputs[: len(values)])
-        counts = self._with_labels(None if mask is None else mask.flatten(1).sum(1), len(values))
-        if self.labelled is None or len(values) <= self.labelled:
-            return self._mean(values, counts)
-        n = self.labelled
-        parts = [
-            (values[:n], None if counts is None else counts[:n]),
-            (values[n:], None if counts is None else counts[n:]),
-        ]
-        return self._mean(*parts[0]) + self._mean(*parts[1])
-
-    @property
-    def all_count(self) -> bool:
-        """Whether a mean over the step is the plain mean over its examples."""
-        return self.masks.all_count and self.labelled is None and self._labels is None
-
-    @cached_property
-    def _labels(self) -> Tensor | None:
-        """0 for examples whose one label the loss ignores, 1 for the others; None if there are none. Accelerators are not asked."""
-        targets = self.targets
-        if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.is_floating_point():
-            return None
-        if not hasattr(self.supervised, "ignore_index") and "ignore_index" not in takes(self.supervised):
-            return None
-        there = targets != self.masks.ignore
-        return None if there.is_cpu and bool(there.all()) else there.long()
-
-    def _with_labels(self, counts: Tensor | None, examples: int) -> Tensor | None:
-        labels = self._labels
-        if labels is None:
-            return counts
-        if len(labels) < examples:  # examples without labels follow the labelled ones
-            labels = torch.cat([labels, labels.new_ones(examples - len(labels))])
-        return labels if counts is None else counts * labels
-
-    def _mean(self, values: Tensor, counts: Tensor | None) -> Tensor:
-        if counts is None:
-            self._count(values.shape[0])
-            return (
-                values.sum() / self._divisor(values.shape[0], values) if isinstance(self.items, str) else values.mean()
-            )
-        weights = (counts if self.reduction == "tokens" else counts > 0).to(values.dtype)
-        total = torch.where(counts > 0, values, 0.0)
-        total = (total * weights).sum() if self.reduction == "tokens" else total.sum()
-        count = weights.sum()
-        self._count(count)
-        return total / self._divisor(count, values)
+        """The mean of a per-example charge: over examples with anything to count, or over their tokens."""
+        return self.means.of(values, self._said if outputs is None else outputs)
 
     @property
     def share(self) -> Tensor | int:
         """How many examples, or tokens, the step's loss stands for; where nothing was averaged, all of its examples."""
-        if self.counted is not None:
-            return self.counted
-        outputs = self._latest if self._outputs is None else self._outputs
-        return 1 if outputs is None else len(outputs)
+        if self.means.counted is not None:
+            return self.means.counted
+        return 1 if self._said is None else len(self._said)
 
-    def _count(self, count: Tensor | int) -> None:
-        if self.counted is None:
-            self.counted = count
-
-    def _divisor(self, count: Tensor | int, like: Tensor) -> Tensor | float:
-        if isinstance(self.items, str):
-            return mean_over_ranks(torch.as_tensor(count, dtype=like.dtype, device=like.device)).clamp_min(1e-9)
-        return count.clamp_min(1) if isinstance(count, Tensor) else count
+    @property
+    def _said(self) -> Tensor | None:
+        """The clean outputs, or where nobody asked for them those of the last pass."""
+        return self._latest if self._outputs is None else self._outputs
 
     def note(self, **values: Any) -> None:
         """Keep diagnostics of the term that plays; tensors become floats, and functions are asked, when they are read."""

@@ -38,7 +38,7 @@ class GreedyFlip(Player):
             there all the same, for models whose other noise differs between the passes; a 0/1 tensor starts at that mask.
         restarts: random starts; the best answer of each example counts. The first flip decides in which direction the output is
             pushed, so a few starts come much nearer to the exact worst mask than one (see the paper's page in the docs).
-        both_ways: better than the paper, for about the same passes: the first look spends the whole budget twice, on the entries
+        both_ways: better than the paper, for three more forward passes: the first look spends the whole budget twice, on the entries
             whose flip pushes the output further the way the start flip pushed it, and on those that push it back, which changes it as
             much; each example goes on with the better mask, and later looks choose all flips anew and count where they gain.
         paper_algorithm: Algorithm 1 to the letter: one flip over the budget, and flips of negative gain.

@@ -69,6 +69,7 @@ def adversarial_dropout(
     """
     if isinstance(at, RecurrentWeights):
         ball = replace(ball, rows=True)  # a budget for every row of the weight matrix
+        by = replace(by, ball=replace(by.ball, rows=True)) if isinstance(by, GreedyFlip) else by
     player = by or GreedyFlip(ball, steps, start, restarts, paper_algorithm, through_scale=through_scale)
     site = mask_site(at, 1.0 if keep is None else keep)
     site = site if keep is None else with_keep(site, keep)

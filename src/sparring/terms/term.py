@@ -191,7 +191,9 @@ class Term(Playable):
     def _paid(self, step: Step, clean: Tensor, outputs: Tensor) -> Tensor:
         """What the player climbs, per example."""
         climbs = self._climbs
-        return step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
+        paid = step.loss(outputs) if climbs is None else step.penalty(climbs, clean, outputs)
+        step.put_back()  # an unrolled player asks in backward too, when the step is over
+        return paid
 
     def reference(self, step: Step) -> Tensor:
         """The clean side of the penalty, cut off where `detach_clean` says so."""
@@ -220,7 +222,7 @@ class Term(Playable):
             total = charge if weight == 1 else weight * charge
             if self.supervised and step.targets is not None:
                 total = total + self.supervised * step.loss(outputs)
-        value = partial(torch.mean, charge.detach()) if step.all_count else step.average(charge.detach(), outputs)
+        value = partial(torch.mean, charge.detach()) if step.means.plain else step.average(charge.detach(), outputs)
         step.note(penalty=value, weight=weight)
         return total
 

@@ -68,7 +68,8 @@ def prepare(
     method = task.method(setting.method)
     set_seed(setting.seed, device_specific=True)
     objective = method.objective(model, setting, data) if method.objective else None
-    return Session(task, setting, data, model, objective, accelerator)
+    started = start is not None and task.stage is not None and task.stage.whole
+    return Session(task, setting, data, model, objective, accelerator, started=started)
 
 
 def accelerate(setting: Setting) -> Accelerator:

@@ -45,6 +45,7 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     settled: bool = True  # no gradients are waiting for an update: a checkpoint can be taken
+    started: bool = False  # all of the model comes from a stage, whose score the epochs have to beat
 
     def __post_init__(self) -> None:
         check(self.setting.values)
@@ -249,6 +250,8 @@ def train(
     session.model.train()
     if isinstance(objective, nn.Module):
         objective.train()
+    if session.started and p.best is None:
+        keep_best(session, score(session, "validation"))
     rates: list[float] = []  # of the batches since the last update
     while objective and p.epoch < setting["epochs"] and not 0 < setting["patience"] <= p.epoch - p.best_epoch:
         for index in session.batches():

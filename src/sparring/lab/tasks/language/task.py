@@ -132,7 +132,12 @@ def fine_tuned(base: Task) -> Task:
     scales = {scale: {**values, **own, "epochs": lengths[scale]} for scale, values in base.scales.items()}
     scales["tiny"]["first_epochs"] = 1
     methods = tuple(
-        replace(method, summary=method.summary + ", then fine-tuned", objective=plain) for method in base.methods
+        replace(
+            method,
+            summary=method.summary + ", then fine-tuned",
+            objective=plain if "weight" in method.settings else method.objective,
+        )
+        for method in base.methods
     )
 
     def first(setting: Setting) -> Setting:
@@ -152,7 +157,7 @@ def fine_tuned(base: Task) -> Task:
         load=base.load,
         build=build,
         evaluate=evaluate,
-        stage=Stage(first, adopt),
+        stage=Stage(first, adopt, whole=True),
         paper=base.paper,
     )
 

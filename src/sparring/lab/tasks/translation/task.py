@@ -184,7 +184,7 @@ def translation_task(
         build=build,
         evaluate=evaluate,
         figures=figures,
-        stage=Stage(partial(first, name), adopt),
+        stage=Stage(partial(first, name), adopt, whole=True),
         paper=f"Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), section 4.2, {table}, appendix B.1",
     )
 
