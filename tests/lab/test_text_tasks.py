@@ -239,7 +239,13 @@ def test_a_corpus_of_empty_lines(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ("ptb", "window=0", "a window has at least one word"),
         ("ptb", "layers=0", "AWDLSTM(layers=0): at least 1"),
-        ("ptb", "vocabulary=-1", "vocabulary=-1 does not fit; it is a number of words, or 0 for all of them"),
+        ("ptb", "vocabulary=-1", "vocabulary=-1 does not fit; it must be at least 0"),
+        ("ptb", "unlabelled_batch=32", "unlabelled_batch=32 means nothing here: ptb has no unlabelled data"),
+        ("ptb", "epoch_batches=3", "epoch_batches=3 means nothing here: ptb reads a text"),
+        ("ptb", "tokens=300", "tokens=300 means nothing here: ptb reads a text"),
+        ("sequential-digits", "unlabelled_batch=32", "sequential-digits has no unlabelled data"),
+        ("imdb", "vocabulary=2", "vocabulary=2 does not fit; 0 takes every word, 4 would be"),
+        ("imdb", "longest=-5", "longest=-5 does not fit; it must be at least 0"),
         ("imdb", "truncate=0", "gradients flow back through at least 1 word"),
         ("imdb", "held=0", "at least one review must be held out"),
     ],
@@ -279,6 +285,27 @@ def test_elec_in_its_published_format(tmp_path: Path) -> None:
     (folder / "elec-test.txt.tok").write_text("fine\n\n")
     with pytest.raises(DataError, match="line 2: holds an empty review"):
         elec("test", tmp_path)
+
+
+def test_copies_in_elec_are_taken_once_and_never_twice_into_training(tmp_path: Path) -> None:
+    """Section 5.2: no review of the unlabelled text stands among the labelled ones, validation and test included."""
+    folder = tmp_path / "elec"
+    folder.mkdir()
+    train = [f"review {k // 2} is good" for k in range(20)]
+    (folder / "elec-25k-train.txt.tok").write_text("\n".join(train) + "\n")
+    (folder / "elec-25k-train.cat").write_text("1\n2\n" * 10)
+    (folder / "elec-test.txt.tok").write_text("unseen one\nunseen two\n")
+    (folder / "elec-test.cat").write_text("1\n2\n")
+    for name, rows in (("00", [*train, "unseen one", "new"]), ("01", ["new", "newer"])):
+        (folder / f"elec-25k-unlab{name}.txt.tok").write_text("\n".join(rows) + "\n")
+    known, test, more, _ = read("elec", tmp_path)
+    assert known.first == [f"review {k} is good" for k in range(10)]
+    assert (test.first, more()) == (["unseen one", "unseen two"], ["new", "newer"])
+
+
+def test_perplexity_of_hardly_any_words_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "run", "imdb-words", "--set", "scored=1", "--set", "epochs=0", "--out", str(tmp_path))
+    assert said == (2, "sparring: scored=1 does not fit; it must be at least 4 words")
 
 
 def test_the_stand_in_for_elec_has_nothing_unlabelled(data_folder: Path, tmp_path: Path) -> None:

@@ -312,6 +312,8 @@ def like(name: str, default: Value, value: Value) -> Value:
         if isinstance(value, bool):
             return value
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value < 0 <= default:
+            raise LabError(f"{name}={value} does not fit; it must be at least 0")
         if isinstance(default, float):
             return float(value)
         if float(value).is_integer():

@@ -49,6 +49,7 @@ class Session:
 
     def __post_init__(self) -> None:
         check(self.setting.values)
+        self.check_use()
         self.memory = Memory(self.model) if self.data.text else None
         self.labelled = Stream(len(self.data.train), self.setting.seed * 100_003)
         self.unlabelled = Stream(len(self.data.unlabelled or ()), self.setting.seed * 100_003 + 50_021)
@@ -61,6 +62,18 @@ class Session:
         several = group > 1 and not getattr(self.objective, "update_each_loss", False)
         self.items = Items(self.accelerator, several or self.accelerator.num_processes > 1)
         self.model.register_forward_pre_hook(self.count_pass)
+
+    def check_use(self) -> None:
+        """Refuse what the user set for the loop and this task's data have no use for."""
+        of_text = "reads a text window by window; its batches are shaped by batch and window"
+        useless = {
+            "unlabelled_batch": self.data.unlabelled is None and "has no unlabelled data",
+            "epoch_batches": self.data.text is not None and of_text,
+            "tokens": self.data.text is not None and of_text,
+        }
+        for name, why in useless.items():
+            if why and self.setting.overrides.get(name):
+                raise LabError(f"{name}={self.setting[name]} means nothing here: {self.setting.task} {why}")
 
     def count_pass(self, module: nn.Module, arguments: Any) -> None:
         self.progress.passes += module.training

@@ -45,6 +45,8 @@ STUDIES = (
             Arm("expectation_linear", over("weight", 0.1, 0.25, 0.5)),
             # Where a penalty is charged, the activation regularisers are off, as in the released codes. Is it that?
             Arm("plain_no_ar", method="plain", settings={"alpha": 0.0, "beta": 0.0, "drop_weights": 0.5}),
+            # They also drop fewer of the recurrent weights, as the scale does: is it that?
+            Arm("plain_as_they", method="plain", settings={"alpha": 0.0, "beta": 0.0, "drop_weights": 0.3}),
             Arm("variational_dropout"),
             Arm("r_drop"),
         ),
@@ -52,6 +54,7 @@ STUDIES = (
             Expect("adversarial_dropout", "fraternal_dropout", 0.4),
             Expect("adversarial_dropout", "plain", 1.9),
             Expect("adversarial_dropout", "plain_no_ar"),
+            Expect("adversarial_dropout", "plain_as_they"),
         ),
         settings={"words": 100_000, "vocabulary": 2_000, "size": 100, "hidden": 200, "epochs": 12},
         hours=2.5,

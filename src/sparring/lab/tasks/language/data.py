@@ -10,7 +10,6 @@ from torch import Tensor
 from ...data.fingerprint import remembered
 from ...data.language import EOS, ptb, wikitext2
 from ...data.vocabulary import Vocabulary
-from ...errors import LabError
 from ...task import Data, Setting, Split
 from ...text import Text
 
@@ -64,10 +63,8 @@ def loader(name: str) -> Callable[[Setting], Data]:
     """
 
     def load(setting: Setting) -> Data:
-        source, largest = "generated" if setting.scale == "tiny" else name, setting["vocabulary"]
-        if largest < 0:
-            raise LabError(f"vocabulary={largest} does not fit; it is a number of words, or 0 for all of them")
-        vocabulary, texts = corpus(source, setting.data, largest)
+        source = "generated" if setting.scale == "tiny" else name
+        vocabulary, texts = corpus(source, setting.data, setting["vocabulary"])
         train = texts["train"][: setting["words"] or None]
         return Data(
             train=Split(train),

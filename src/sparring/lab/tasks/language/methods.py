@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from accelerate import PartialState
 from torch import nn
 
 import sparring as sp
@@ -29,7 +30,8 @@ def last(setting: Setting) -> str:
 def weight(setting: Setting, data: Data) -> Any:
     """The penalty's weight, grown over the first `ramp` epochs."""
     assert data.text is not None
-    updates = round(setting["ramp"] * len(data.text) / (setting["batch"] * setting["window"]))
+    together = setting["batch"] * PartialState().num_processes
+    updates = round(setting["ramp"] * len(data.text) / (together * setting["window"]))
     return sp.recipes.ramp_up(setting["weight"], updates) if updates else setting["weight"]
 
 

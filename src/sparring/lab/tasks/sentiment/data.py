@@ -50,12 +50,25 @@ def read(name: str, folder: Path | None) -> tuple[Texts, Texts, Callable[[], lis
     if name == "imdb":
         return imdb("train", folder), imdb("test", folder), lambda: imdb("train", folder, True).first, PREPARED
     if as_folder(folder).find("elec/elec-25k-train.txt.tok"):
-        prepared = Preparation(tokenise=spaces, number=None)
-        return elec("train", folder), elec("test", folder), lambda: elec("train", folder, True).first, prepared
-    found = electronics(folder)
-    found = found.take(np.array([rows[0] for rows in alike(found.first)]))  # some stand there twice
+        known, unseen = once(elec("train", folder)), elec("test", folder)
+
+        def more() -> list[str]:
+            there = {*known.first, *unseen.first}
+            return [text for text in dict.fromkeys(elec("train", folder, True).first) if text not in there]
+
+        return known, unseen, more, Preparation(tokenise=spaces, number=None)
+    found = once(electronics(folder))
     rest, test = holdout(len(found), 0.25)
     return found.take(rest), found.take(test), no_more, PREPARED
+
+
+def once(texts: Texts) -> Texts:
+    """Every review once: some stand there twice, and the paper takes copies out of Elec (section 5.2).
+
+    >>> once(Texts(["good", "bad", "good"], None, np.array([1, 0, 1]))).first
+    ['good', 'bad']
+    """
+    return texts.take(np.array([rows[0] for rows in alike(texts.first)]))
 
 
 def no_more() -> list[str]:
@@ -72,6 +85,10 @@ def reviews(name: str, folder: Path | None, tiny: bool, shapes: tuple[Any, ...])
     labelled, unlabelled, held, tested, minimum, largest = shapes
     if held < 1:
         raise LabError(f"held={held} does not fit; at least one review must be held out to validate")
+    if 0 < largest < 4:
+        raise LabError(
+            f"vocabulary={largest} does not fit; 0 takes every word, 4 would be padding, the unknown, the end and one word"
+        )
     lexicon = Lexicon()
 
     def numbered(texts: Sequence[Sequence[str]]) -> list[np.ndarray]:

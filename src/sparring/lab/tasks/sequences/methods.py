@@ -1,5 +1,6 @@
 """The competitors on digit sequences: masks on the recurrent connection, perturbed inputs, and their controls."""
 
+from accelerate import PartialState
 from torch import nn
 
 import sparring as sp
@@ -38,7 +39,8 @@ def fraternal(model: nn.Module, setting: Setting, data: Data) -> Trainable:
 
 def adversarial_dropout(model: nn.Module, setting: Setting, data: Data, at: str | sp.Mask = "lstm") -> sp.Objective:
     """The worst mask within a share of `flips`; the weight grows over the first `ramp` of all updates."""
-    updates = setting["epochs"] * max(1, len(data.train) // setting["batch"])
+    together = setting["batch"] * PartialState().num_processes
+    updates = setting["epochs"] * max(1, len(data.train) // together)
     weight = (
         ramp_up(setting["weight"], max(1, round(setting["ramp"] * updates))) if setting["ramp"] else setting["weight"]
     )
