@@ -24,8 +24,10 @@ from sparring.lab.report.figures import bars, curves, heatmap, histogram, pictur
 from sparring.lab.report.panels import draw, merged, shared_scale
 from sparring.lab.report.plots import pooled
 from sparring.lab.report.story import Chapter, write_story
-from sparring.lab.report.svg import lines, log_ticks, ticks
+from sparring.lab.report.svg import WIDTH, lines, log_ticks, scatter, ticks
+from sparring.lab.report.sweeps import grouped, sweep_sections
 from sparring.lab.report.verdicts import headline
+from sparring.lab.runs.files import write_json
 from sparring.lab.runs.run import execute
 from sparring.lab.sweep import Plan, parse_param, sweep_all
 
@@ -109,6 +111,89 @@ def test_the_page_says_what_the_runs_say(folder: Path, page: str) -> None:
         "torch",
     ):
         assert part in page
+
+
+def swept(method: str, *validation: list[float], changes: str = "epochs=1", seeds: tuple[int, ...] = (0, 1)) -> dict:
+    """A sweep over radius 0.1, 1, ... as the file of its summary holds it."""
+    trials = [
+        {"settings": {"radius": 10.0**place / 10}, "value": sum(found) / len(found), "test": 1.0, "validation": found}
+        for place, found in enumerate(validation)
+    ]
+    listed = ",".join(map(str, seeds))
+    return {
+        "name": f"sequential-digits tiny {method} [radius] seeds {listed} {changes}".strip(), "task": "sequential-digits",
+        "scale": "tiny", "method": method, "score": "error", "better": "lower", "seeds": list(seeds),
+        "log": {"radius": False}, "trials": trials,
+    }  # fmt: skip
+
+
+def test_sweeps_that_differ_in_their_method_alone_share_a_picture(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "runs")
+    for place, changes in enumerate(("epochs=1", "epochs=1 norm=linf")):
+        for method, shift in (("smart", 0.0), ("salt", 2.0)):
+            found = swept(method, [8.0 + shift, 9.0], [5.0, 6.0 + shift], changes=changes)
+            write_json(tmp_path / "runs" / "sweep" / f"{method}{place}.json", found)
+    page = build(tmp_path / "runs", tmp_path / "report.html").read_text()
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    parts = dict(re.findall(r"<h3>(sequential-digits [^<]*)</h3>(.*?)</table>", page, re.DOTALL))
+    fixed = ("epochs=1", "epochs=1 norm=linf")
+    assert list(parts) == [
+        *(f"sequential-digits (tiny) · salt, smart · {changes}" for changes in fixed),
+        "sequential-digits (tiny) · vat · epochs=2 hidden=24",
+    ]
+    for changes in fixed:
+        part = parts[f"sequential-digits (tiny) · salt, smart · {changes}"]
+        assert part.count("<svg") == 1
+        lines_drawn = dict(re.findall(r'<polyline class="series" points="([^"]*)" stroke="var\((--s\d)\)"', part))
+        legend = dict(re.findall(r"background:var\((--s\d)\)\"></span>([^<]*)</li>", part))
+        assert sorted(legend.values()) == ["salt", "smart"]
+        assert set(lines_drawn.values()) == set(legend), "every line has the colour of its legend"
+        assert (
+            len(re.findall(r"<circle[^>]*><title>salt: ", part)) == len(re.findall(r"><title>smart: \d+ at", part)) == 4
+        )
+        assert [re.findall(r"<td>(\w+)</td><td>([\d.]+)</td>", part).count((m, "1.0")) for m in ("salt", "smart")] == [
+            1,
+            1,
+        ]
+    alone = parts["sequential-digits (tiny) · vat · epochs=2 hidden=24"]
+    assert 'class="legend"' not in alone
+    assert "<td>vat</td>" not in alone
+
+
+def test_what_is_not_comparable_has_a_picture_of_its_own() -> None:
+    base = swept("salt", [1.0], [2.0])
+    others = {
+        "task": base | {"task": "rte"},
+        "scale": base | {"scale": "small"},
+        "score": base | {"score": "ece"},
+        "changes": swept("smart", [1.0], [2.0], changes="epochs=2"),
+        "parameter": base | {"log": {"radius": False, "steps": False}},
+    }
+    for what, other in others.items():
+        assert len(grouped([base, other])) == 2, what
+    (both,) = grouped([base, swept("smart", [1.0], [2.0], changes="epochs=1", seeds=(0, 1, 2))])
+    assert list(both) == ["salt", "smart"]
+    (twice,) = grouped([base, swept("salt", [3.0], seeds=(7, 8))])
+    assert list(twice) == ["salt (seeds 0, 1)", "salt (seeds 7, 8)"]
+
+
+def test_the_dots_of_many_methods_stay_inside_the_picture() -> None:
+    drawing = scatter({f"m{k}": ([1.0, 2.0], [0.0, 1.0]) for k in range(9)}, "radius", "error")
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawing)]
+    assert len(set(places)) == 18
+    assert max(places) + 4 <= WIDTH
+
+
+def test_a_sweep_from_zero_has_no_logarithmic_axis() -> None:
+    """Another method's range may be logarithmic, but zero has no logarithm."""
+    spread, zero = swept("salt", [1.0], [2.0]), swept("smart", [1.0], [2.0])
+    spread["log"] = {"radius": True}
+    zero["trials"][0]["settings"]["radius"] = 0.0
+    (section,) = sweep_sections([spread, zero], {}, 8)
+    (chart,) = section["charts"]
+    assert ">0</text>" in chart["drawing"]
 
 
 def test_a_headline_never_claims_more_than_the_interval(folder: Path) -> None:

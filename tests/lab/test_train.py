@@ -1,5 +1,6 @@
 """The loop against the same training written out by hand."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,17 @@ def test_passes_and_diagnostics_are_recorded(tmp_path: Path) -> None:
         ({"schedule": "linear", "decay_from": 0.5}, [1, 1, 1, 0.5]),
         ({"schedule": "cosine"}, [1, 0.853553, 0.5, 0.146447]),
         ({"schedule": "exponential", "lr_decay": 0.5}, [1, 0.5, 0.25, 0.125]),
+        ({"schedule": "linear", "warmup": 0.5}, [0.5, 1, 1, 0.5]),
+        # Vaswani et al. 2017, eq. 3, over its largest value: min(sqrt(w / t), t / w) in update t = 1, 2, ... of w that warm up.
+        ({"schedule": "inverse_sqrt", "warmup": 0.5}, [1 / 2, 1, (2 / 3) ** 0.5, (2 / 4) ** 0.5]),
+        ({"schedule": "inverse_sqrt", "warmup": 0.75}, [1 / 3, 2 / 3, 1, (3 / 4) ** 0.5]),
+        ({"schedule": "inverse_sqrt", "warmup": 0.25}, [1, 2**-0.5, 3**-0.5, 4**-0.5]),
+        ({"schedule": "inverse_sqrt"}, [1, 2**-0.5, 3**-0.5, 4**-0.5]),
+        ({"schedule": "inverse_sqrt", "warmup": 0.5, "decay_from": 0.75}, [1 / 2, 1, (2 / 3) ** 0.5, (2 / 4) ** 0.5]),
+        # The ramp-down of temporal ensembling: exp(-(e / 2)^2 / L) in epoch e of the last L.
+        ({"schedule": "gaussian", "epochs": 4}, [1, math.exp(-1 / 16), math.exp(-4 / 16), math.exp(-9 / 16)]),
+        ({"schedule": "gaussian", "epochs": 4, "decay_from": 0.5}, [1, 1, 1, math.exp(-1 / 8)]),
+        ({"schedule": "gaussian", "epochs": 2}, [1, 1, math.exp(-1 / 8), math.exp(-1 / 8)]),
     ],
 )
 def test_schedules(settings: dict[str, object], expected: list[float]) -> None:

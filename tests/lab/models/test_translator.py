@@ -106,6 +106,11 @@ def test_the_longest_sentence_is_as_long_as_asked_for() -> None:
         assert len(translate(model, source, beam=2, longest=longest)[0]) <= longest
 
 
+def test_no_sentences_have_no_translations() -> None:
+    for beam, longest in ((1, None), (3, 5)):
+        assert translate(toy(), torch.zeros(0, 4, dtype=torch.long), beam=beam, longest=longest) == []
+
+
 def test_what_is_written_does_not_depend_on_what_follows_or_on_padding() -> None:
     model = toy(12)
     source, target = torch.tensor([[3, 4, END]]), torch.tensor([[START, 5, 6, 7]])

@@ -1,6 +1,8 @@
 """Calibration errors against loops over bins, and against the library of Kumar et al."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from sparring.metrics import (
     brier,
     classwise_calibration_error,
     expected_calibration_error,
+    fit_temperature,
     negative_log_likelihood,
     reliability,
 )
@@ -74,8 +77,42 @@ def test_equal_mass_bins_hold_equal_counts() -> None:
     assert int(counts.max()) <= 101
 
 
-def test_nothing_to_measure_gives_zero_not_nan() -> None:
-    assert expected_calibration_error(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)) == 0.0
+MEASURES = [
+    brier, classwise_calibration_error, expected_calibration_error, fit_temperature, negative_log_likelihood, reliability,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
+def test_nothing_to_measure_is_one_sentence(measure: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match="targets are empty; calibration is measured on at least one example"):
+        measure(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
+def test_targets_of_any_whole_type_are_alike(measure: Callable[..., object]) -> None:
+    p, y = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2]], dtype=torch.float64), torch.tensor([0, 1, 1])
+    known = str(measure(p, y))
+    for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
+        assert str(measure(p, y.to(dtype))) == known
+    for wrong, seen in ((torch.tensor([0, 1, 2]), "hold 2"), (-y, "hold -1"), (y.float(), r"are torch\.float32")):
+        with pytest.raises(ValueError, match=f"targets {seen}; they must be class numbers from 0 to 1"):
+            measure(p, wrong)
+
+
+@pytest.mark.parametrize("bins", [10, 15, 20, 23])
+def test_a_probability_on_an_edge_belongs_to_the_bin_it_closes(bins: int) -> None:
+    """`(0.5, 0.55]` holds 0.55: the edges are the doubles nearest to k / bins, as a loop computes them."""
+    on_edges = torch.tensor([k / bins for k in range(bins // 2 + 1, bins + 1)], dtype=torch.float64)
+    counts = reliability(on_edges, torch.ones(len(on_edges), dtype=torch.long), bins).counts
+    assert counts.tolist() == [0] * (bins // 2) + [1] * (bins - bins // 2)
+    generator = torch.Generator().manual_seed(bins)
+    p = torch.randint(bins + 1, (50,), generator=generator).double() / bins
+    both, y = torch.stack([p, 1 - p], 1), torch.randint(2, (50,), generator=generator)
+    gaps = 0.0
+    for k, b in itertools.product(range(2), range(bins)):
+        inside = ((both[:, k] > b / bins) | (b == 0)) & (both[:, k] <= (b + 1) / bins)
+        gaps += abs(float((both[:, k] - (y == k).double())[inside].sum()))
+    assert classwise_calibration_error(both, y, bins) == pytest.approx(gaps / 100, abs=1e-12)
 
 
 def test_probabilities_that_are_not_numbers_are_not_called_calibrated() -> None:
@@ -167,6 +204,3 @@ def test_bad_input_is_named() -> None:
         with pytest.raises(ValueError, match=r"sum up to (0|1\.6)"):
             brier(unnormalised, torch.tensor([0]))
     reliability(torch.full((1, 3), 0.333), torch.tensor([0]))  # rounded, as tables are
-    for targets in (torch.tensor([2]), torch.tensor([-1]), torch.tensor([0.0])):
-        with pytest.raises(ValueError, match="class numbers from 0 to 1"):
-            reliability(torch.tensor([[0.5, 0.5]]), targets)

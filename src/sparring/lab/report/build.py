@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from ..registry import tasks
 from ..runs.environment import changes
 from ..runs.files import drop_leftovers, read_json, write_atomic
 from ..runs.shapes import SWEEP
-from . import plots, svg
+from . import plots
 from .panels import diagnostics, grouped_figures, learning_curves
 from .story import Chapter, read_story
+from .sweeps import sweep_sections
 from .units import with_unit
 from .verdicts import headline, number, verdict
 
@@ -73,22 +74,6 @@ def settings_of(comparison: Comparison) -> list[tuple[str, dict[str, Any]]]:
     common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in found.items()} for found in values.values())))
     own = [(label, {k: v for k, v in found.items() if k not in common}) for label, found in values.items()]
     return [("all methods", {k: json.loads(v) for k, v in sorted(common.items())}), *[(a, b) for a, b in own if b]]
-
-
-def sweep_section(summary: Mapping[str, Any], baselines: Mapping[tuple[str, str], float]) -> dict[str, Any]:
-    """The sensitivity of the score to every parameter of a sweep."""
-    charts = []
-    trials = summary["trials"]
-    for name in summary["log"]:
-        numeric = [t for t in trials if isinstance(t["settings"][name], (int, float))]
-        if not numeric:
-            continue
-        xs = [float(t["settings"][name]) for t in numeric for _ in t["validation"]]
-        ys = [float(value) for t in numeric for value in t["validation"]]
-        log = summary["log"][name] or (min(xs) > 0 and max(xs) / min(xs) >= 20)
-        reference = baselines.get((summary["task"], summary["scale"]))
-        charts.append((name, Markup(svg.scatter((xs, ys), name, f"validation {summary['score']}", log, reference))))
-    return {**summary, "charts": charts, "best": trials[:5], "parameters": list(summary["log"])}
 
 
 def environments(found: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -150,7 +135,7 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
     page = template.from_string(files(__package__).joinpath("template.html").read_text()).render(
         sections=[section(comparison, chapter) for comparison, chapter in chapters]
         + [section(comparison) for comparison in found if (comparison.task, comparison.scale) not in told],
-        sweeps=[sweep_section(summary, baselines) for summary in sweeps],
+        sweeps=sweep_sections(sweeps, baselines, PALETTE),
         environments=environments(found),
         runs=sum(len(row.runs) for comparison in found for row in comparison.rows),
         folder=out.name,

@@ -120,7 +120,7 @@ def reliability(
     probabilities = probabilities.detach().double()
     measured = calibration.reliability(probabilities, targets, bins)
     error = partial(calibration.expected_calibration_error, bins=bins, debiased=True)
-    interval = calibration.bootstrap(error, probabilities, targets, samples=200) if len(targets) else (0.0, 0.0, 0.0)
+    interval = calibration.bootstrap(error, probabilities, targets, samples=200)
     return {
         "kind": "reliability",
         "title": title,

@@ -13,6 +13,7 @@ from ..statistics import paired
 
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 12, 44
+BESIDE, ROOM = 6, 16  # between the dots of two series at the same x, and of all: what the margin holds
 Points = tuple[Sequence[float], Sequence[float]]
 
 
@@ -157,34 +158,49 @@ def lines(
     return svg("".join(parts), f"{y_label} against {x_label}")
 
 
-def scatter(points: Points, x_label: str, y_label: str, log_x: bool = False, line: float | None = None) -> str:
+def scatter(
+    series: Points | Mapping[str, Points],
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    line: float | None = None,
+    colours: Mapping[str, int] | None = None,
+) -> str:
     """Dots, joined by a line through the means at equal x, with Student's 95 % interval of each mean of several.
 
-    `line` is a dashed reference (the baseline).
+    `line` is a dashed reference (the baseline). Several series stand a little beside each other, so that none hides another.
     """
-    xs, ys = points
-    means: dict[float, list[float]] = {}
-    for x, y in zip(xs, ys):
-        means.setdefault(x, []).append(y)
-    intervals = {x: paired([0.0] * len(found), found).interval for x, found in means.items()}
+    named = series if isinstance(series, Mapping) else {"": series}
+    means: dict[str, dict[float, list[float]]] = {name: {} for name in named}
+    for name, points in named.items():
+        for x, y in zip(*points):
+            means[name].setdefault(x, []).append(y)
+    intervals = {
+        (name, x): paired([0.0] * len(found), found).interval for name, at in means.items() for x, found in at.items()
+    }
     ends = [end for interval in intervals.values() for end in interval or ()]
+    xs, ys = ([value for points in named.values() for value in points[axis]] for axis in (0, 1))
     frame = Frame(xs, [*ys, *ends, *([] if line is None else [line])], x_label, y_label, log_x)
-    middle = [(x, sum(found) / len(found)) for x, found in sorted(means.items())]
     parts = [frame.axes()]
     if line is not None:
         y = frame.y(line)
         parts.append(f'<line class="reference" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{y - 5}" text-anchor="end">baseline</text>')
-    path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in middle)
-    parts.append(f'<polyline class="series" points="{path}" stroke="var(--s1)"/>')
-    for x, interval in intervals.items():
-        if interval is not None:
-            tip = f"95 % interval at {short(x)}: {short(interval[0])} to {short(interval[1])}"
-            place = f'x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{frame.y(interval[0])}" y2="{frame.y(interval[1])}"'
-            parts.append(f'<line stroke="var(--s1)" stroke-width="2" {place}><title>{tip}</title></line>')
-    for x, y in zip(xs, ys):
-        tip = f"{short(y)} at {short(x)}"
-        parts.append(
-            f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="4" fill="var(--s1)" fill-opacity=".55"><title>{tip}</title></circle>'
-        )
+    last = len(means) - 1
+    beside = min(BESIDE, ROOM / max(1, last))
+    for place, (name, at) in enumerate(means.items()):
+        colour, said = f"var(--s{(colours or {}).get(name, 1)})", f"{escape(name)}: " if last else ""
+        across = {x: round(frame.x(x) + beside * (place - last / 2), 1) for x in sorted(at)}
+        path = " ".join(f"{across[x]},{frame.y(sum(at[x]) / len(at[x]))}" for x in across)
+        parts.append(f'<polyline class="series" points="{path}" stroke="{colour}"/>')
+        for x, found in at.items():
+            interval = intervals[name, x]
+            if interval is not None:
+                tip = f"{said}95 % interval at {short(x)}: {short(interval[0])} to {short(interval[1])}"
+                ends_at = f'x1="{across[x]}" x2="{across[x]}" y1="{frame.y(interval[0])}" y2="{frame.y(interval[1])}"'
+                parts.append(f'<line stroke="{colour}" stroke-width="2" {ends_at}><title>{tip}</title></line>')
+            for y in found:
+                tip = f"{said}{short(y)} at {short(x)}"
+                dot = f'cx="{across[x]}" cy="{frame.y(y)}" r="4" fill="{colour}" fill-opacity=".55"'
+                parts.append(f"<circle {dot}><title>{tip}</title></circle>")
     return svg("".join(parts), f"{y_label} against {x_label}")

@@ -1,9 +1,11 @@
 """The methods of SALT's tables, for fine-tuning and for translation alike: one follower, nine ways to use it.
 
 Every ascent reads the same settings: `radius` and `norm` (`l2` or `linf`) make the ball, `steps`, `step_size` (0: as long
-as the ball asks for), `start` and `update` (`normalised`, `raw`, `sign`, `adam`) the ascent in it.
+as the ball asks for), `start` and `update` (`normalised`, `raw`, `sign`, `adam`) the ascent in it. `start` is the deviation
+of a Gaussian; FreeLB's is the word `uniform`, or such a number.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 import sparring as sp
 
-from ..errors import unknown
+from ..errors import LabError, unknown
 from ..task import Data, Method, Setting, Trainable, Value
 
 Place = str | sp.Output
@@ -21,6 +23,13 @@ Kit = Callable[[nn.Module, Setting, Data], tuple[Loss, Place, dict[str, Any]]]
 
 PENALTIES = {"kl": sp.kl, "reverse_kl": sp.reverse_kl, "symmetric_kl": sp.symmetric_kl, "js": sp.js}
 NORMS: dict[str, Any] = {"l2": sp.L2, "linf": sp.Linf}
+# The command line reads "false" as a truth value, which becomes the word "False" where a word is expected.
+UNROLLS: dict[str, Any] = {
+    "autograd": "autograd",
+    "finite_difference": "finite_difference",
+    "false": False,
+    "no": False,
+}
 
 
 def ball_of(setting: Setting) -> Any:
@@ -39,6 +48,29 @@ def penalty_of(setting: Setting, data: Data) -> Any:
     return PENALTIES[setting["penalty"]]
 
 
+def start_of(setting: Setting) -> Any:
+    """Where the ascent begins: `uniform`, or the deviation of a Gaussian."""
+    start = setting["start"]
+    if start == "uniform":
+        return start
+    try:
+        deviation = float(start)
+    except ValueError:
+        deviation = math.nan
+    if not 0 <= deviation < math.inf:
+        wanted = "uniform or a number" if isinstance(start, str) else "a number"
+        raise LabError(f"start={start} does not fit; {wanted} of at least 0 would")
+    return deviation
+
+
+def unroll_of(setting: Setting) -> Any:
+    """How the leader differentiates through the ascent, or False."""
+    word = setting["unroll"].lower()
+    if word not in UNROLLS:
+        raise unknown("unroll", setting["unroll"], UNROLLS)
+    return UNROLLS[word]
+
+
 def objective(name: str, kit: Kit, model: nn.Module, setting: Setting, data: Data) -> Trainable:
     """The method called `name`; `kit` gives the supervised loss, the perturbed place and the objective's options."""
     loss, place, options = kit(model, setting, data)
@@ -52,16 +84,16 @@ def objective(name: str, kit: Kit, model: nn.Module, setting: Setting, data: Dat
         term = sp.Term(site, sp.Noise(ball), penalty_of(setting, data), weight)
         return sp.Objective(model, loss, term, **options)
     ascent = {"steps": setting["steps"], "step_size": setting["step_size"] or None, "update": setting["update"]}
-    if name in ("free_lb", "free_lb_regulariser"):  # both start uniformly in the ball
+    ascent["start"] = start_of(setting)
+    if name in ("free_lb", "free_lb_regulariser"):
         penalty = penalty_of(setting, data) if name == "free_lb_regulariser" else None
         return sp.recipes.free_lb(model, loss, at=site, ball=ball, penalty=penalty, weight=weight, **ascent, **options)
-    ascent["start"] = setting["start"]
     if name == "free_at":
         return sp.recipes.free_at(model, loss, at=site, ball=ball, weight=weight, **ascent, **options)
     if name == "smart":
         charge = {"penalty": penalty_of(setting, data), "proximal_weight": setting["proximal_weight"]}
         return sp.recipes.smart(model, loss, at=site, ball=ball, weight=weight, **charge, **ascent, **options)
-    player = sp.PGD(ball, **ascent, unroll=setting["unroll"] if name == "salt" else False)
+    player = sp.PGD(ball, **ascent, unroll=unroll_of(setting) if name == "salt" else False)
     if name == "adversarial_training":
         return sp.Objective(model, loss, sp.Term(site, player, weight=weight), **options)
     term = sp.Term(site, player, penalty_of(setting, data), weight, detach_clean=setting["detach_clean"])
@@ -79,7 +111,7 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
     """
     radius: dict[str, Value] = {"radius": ascent["radius"], "norm": "l2"}
     follower: dict[str, Value] = {"norm": "l2", "update": "normalised", "step_size": 0.0, **ascent}
-    free = {name: value for name, value in follower.items() if name != "start"}
+    free: dict[str, Value] = {**follower, "start": "uniform"}  # FreeLB's own, at every scale
     charged: dict[str, Value] = {"penalty": "kl"}
 
     def method(name: str, summary: str, *parts: dict[str, Value], **more: Value) -> Method:
@@ -87,7 +119,8 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
         for part in parts:
             settings.update(part)
         settings.update(more)
-        published = {key: value for key, value in paper.items() if key in settings}
+        # The paper's start is the deviation of a Gaussian: nothing for a method that starts uniformly.
+        published = {key: value for key, value in paper.items() if settings.get(key, "uniform") != "uniform"}
         return Method(name, summary, partial(objective, name, kit), settings, {"paper": published})
 
     return (

@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Value] = {
     "weight_decay": 0.0,
     "rates_lr": 0.01,  # learned dropout rates have their own learning rate, and no weight decay
     "schedule": "constant",  # constant, inverse_sqrt, cosine, linear (to lr_end), exponential (times lr_decay an update), gaussian
-    "decay_from": 0.0,  # cosine, linear: share of all updates after which the decay begins
+    "decay_from": 0.0,  # cosine, linear, gaussian: share of all updates after which the decay begins
     "lr_end": 0.0,
     "lr_decay": 1.0,
     "warmup": 0.0,  # share of all updates in which the rate grows from 0

@@ -62,7 +62,7 @@ def make_schedule(optimiser: Optimizer, setting: Setting, total: int) -> LambdaL
         "linear": lambda share, step: 1 - (1 - floor) * share,
         "cosine": lambda share, step: floor + (1 - floor) * (1 + math.cos(math.pi * share)) / 2,
         "exponential": lambda share, step: setting["lr_decay"] ** step,
-        "inverse_sqrt": lambda share, step: math.sqrt(max(1.0, start) / (step + 1)),  # Vaswani et al. 2017, eq. 3
+        "inverse_sqrt": lambda share, step: math.sqrt(max(1.0, warmup) / (step + 1)),  # Vaswani et al. 2017, eq. 3
         "gaussian": lambda share, step: math.exp(-(math.floor(share * epochs + 1e-9) ** 2) / (4 * epochs)),
     }
     shape = shapes[setting["schedule"]]

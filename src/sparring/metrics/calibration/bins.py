@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..probabilities import check_probabilities
+from .inputs import two_sided
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def reliability(probabilities: Tensor, targets: Tensor, bins: int = 10, equal_ma
         bins: how many; the intervals are open on the left, `(0.1, 0.2]`.
         equal_mass: bins of equal counts instead of equal width.
     """
-    probabilities = two_sided(probabilities, targets)
+    probabilities, targets = two_sided(probabilities, targets)
     confidence, predicted = probabilities.max(1)
     return binned(confidence, (predicted == targets).double(), bins, equal_mass)
 
@@ -88,30 +88,14 @@ def binned(confidence: Tensor, right: Tensor, bins: int, equal_mass: bool) -> Re
     """The diagram of how often something was right, `(N,)`, against how sure one was of it."""
     if bins < 1:
         raise ValueError(f"bins={bins} must be at least 1")
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
-    if equal_mass and confidence.numel():
+    # Not linspace: it rounds some edges below the number they stand for, and 0.55 would leave (0.5, 0.55].
+    edges = torch.arange(bins + 1, dtype=torch.float64, device=confidence.device) / bins
+    if equal_mass:
         edges = torch.quantile(confidence, edges)
     index = torch.bucketize(confidence, edges[1:-1].contiguous())  # right=False: x <= edge stays left
     counts = torch.bincount(index, minlength=bins)
     means = [torch.bincount(index, values, bins) / counts for values in (confidence, right)]
     return Reliability(edges, counts, *means)
-
-
-def two_sided(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Probabilities as `(N, classes)` in double precision, checked against the targets."""
-    probabilities = probabilities.detach().double()
-    if probabilities.dim() == 1:
-        probabilities = torch.stack([1 - probabilities, probabilities], 1)
-    if probabilities.dim() != 2 or targets.shape != probabilities.shape[:1]:
-        raise ValueError(
-            f"probabilities {tuple(probabilities.shape)}, targets {tuple(targets.shape)}: must be (N, classes) and (N,)"
-        )
-    check_probabilities(probabilities)
-    if targets.is_floating_point() or (
-        len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < probabilities.shape[1]
-    ):
-        raise ValueError(f"targets must be class numbers from 0 to {probabilities.shape[1] - 1}")
-    return probabilities
 
 
 def expected_calibration_error(
@@ -144,9 +128,9 @@ def classwise_calibration_error(
 
     Args: as in `expected_calibration_error`.
     """
-    probabilities = two_sided(probabilities, targets)
+    probabilities, targets = two_sided(probabilities, targets)
     diagrams = [
         binned(probabilities[:, k].contiguous(), (targets == k).double(), bins, equal_mass)
         for k in range(probabilities.shape[1])
     ]
-    return sum(d.debiased_ece if debiased else d.ece for d in diagrams) / max(1, len(diagrams))
+    return sum(d.debiased_ece if debiased else d.ece for d in diagrams) / len(diagrams)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .bins import two_sided
+from .inputs import two_sided
 
 
 def brier(probabilities: Tensor, targets: Tensor) -> float:
@@ -19,7 +19,7 @@ def brier(probabilities: Tensor, targets: Tensor) -> float:
         probabilities: `(N, classes)`, or `(N,)` for the probability of class 1 of two.
         targets: `(N,)` class indices.
     """
-    probabilities = two_sided(probabilities, targets)
+    probabilities, targets = two_sided(probabilities, targets)
     right = torch.nn.functional.one_hot(targets, probabilities.shape[1])
     return float((probabilities - right).square().sum(1).mean())
 
@@ -32,7 +32,7 @@ def negative_log_likelihood(probabilities: Tensor, targets: Tensor) -> float:
 
     Args: as in `brier`.
     """
-    probabilities = two_sided(probabilities, targets)
+    probabilities, targets = two_sided(probabilities, targets)
     return float(-probabilities.gather(1, targets[:, None]).log().mean())
 
 

@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from .inputs import class_numbers
+
 
 def fit_temperature(logits: Tensor, targets: Tensor, lowest: float = 0.01, highest: float = 100.0) -> float:
     """The temperature T at which `logits / T` has the least cross-entropy (Guo et al. 2017, section 4.2).
@@ -21,7 +23,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, lowest: float = 0.01, highe
         lowest: the answer where every prediction is right, which asks for ever lower temperatures.
         highest: the answer where the logits say nothing.
     """
-    if logits.dim() != 2 or targets.shape != logits.shape[:1] or not len(targets):
+    if logits.dim() != 2 or targets.shape != logits.shape[:1]:
         raise ValueError(
             f"fit_temperature: logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must be (N, classes) and (N,)"
         )
@@ -30,7 +32,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, lowest: float = 0.01, highe
     z = logits.detach().double()
     if not bool(z.isfinite().all()):
         raise ValueError("fit_temperature: the logits hold values that are not finite")
-    wanted = z.gather(1, targets[:, None]).mean()
+    wanted = z.gather(1, class_numbers(targets, z.shape[1])[:, None]).mean()
 
     def slope(sharpness: float) -> float:  # of the cross-entropy over 1 / T
         return float(((z * sharpness).softmax(1) * z).sum(1).mean() - wanted)

@@ -33,6 +33,8 @@ def translate(
     if model.training:
         raise ValueError("translate needs model.eval(): dropout would change what is written")
     count = len(source)
+    if not count:
+        return []
     own = 2 * (source != PAD).sum(1) + 10
     limits = own if longest is None else torch.full_like(own, longest)
     cache = model.begin(source)
