@@ -20,7 +20,7 @@ from sparring.lab.models.transformer import Translator, translate
 from sparring.lab.models.transformer.model import END, PAD, START
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
-from sparring.lab.tasks.glue.pretrained import minilm_folder
+from sparring.lab.tasks.encoders import minilm_folder
 from sparring.lab.tasks.translation.pairs import masks
 
 Step = Callable[[], None]

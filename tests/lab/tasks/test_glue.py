@@ -10,6 +10,7 @@ from torch import nn
 
 import sparring as sp
 from sparring.lab.cli.main import main
+from sparring.lab.cli.parse import parse_value
 from sparring.lab.data.glue import TASKS as GLUE
 from sparring.lab.data.records import Texts
 from sparring.lab.errors import LabError
@@ -18,7 +19,7 @@ from sparring.lab.runs.checkpoint import load
 from sparring.lab.runs.folder import folder_of, read_figures
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.competitors import NORMS
-from sparring.lab.tasks.glue.pretrained import minilm_folder
+from sparring.lab.tasks.encoders import minilm_folder
 from sparring.lab.tasks.glue.scores import Parts, answers, evaluate, logits
 from sparring.lab.tasks.glue.sentences import classes_of, corpus, generated
 from sparring.lab.tasks.glue.task import divided
@@ -106,18 +107,44 @@ def test_a_frozen_table_of_words_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ASCENTS)
 @pytest.mark.parametrize("norm", list(NORMS))
 def test_the_followers_settings_reach_every_ascent(name: str, norm: str) -> None:
-    changes = {**SHORT, "update": "adam", "steps": 3, "step_size": 0.02, "radius": 0.7, "norm": norm}
-    if not name.startswith("free"):
-        changes["start"] = 0.003
+    changes = {**SHORT, "update": "adam", "steps": 3, "step_size": 0.02, "radius": 0.7, "norm": norm, "start": 0.003}
     session = prepare(task("rte").setting(name, overrides=changes))
     term = session.objective.terms[0]
     player = getattr(term, "by", None) or term.player
     assert (player.update, player.steps, player.step_size) == ("adam", 3, 0.02)
     assert player.ball == NORMS[norm](0.7)
     assert player.unroll == ("autograd" if name == "salt" else False)
-    assert player.start == {"free_at": 0.0}.get(name, "uniform" if name.startswith("free") else 0.003)
+    assert player.start == 0.003
     for loss in session.losses(*session.data.train.batch(slice(0, 4))):
         loss.backward()
+
+
+def test_an_ascent_starts_where_its_paper_says_unless_told() -> None:
+    def start(name: str, **changes: object) -> object:
+        return prepare(task("rte").setting(name, overrides={**SHORT, **changes})).objective.terms[0].term.by.start
+
+    assert task("rte").setting("free_at")["start"] == 0.0
+    for name in ("free_lb", "free_lb_regulariser"):
+        assert start(name) == start(name, start="uniform") == "uniform"
+        assert start(name, start=0.001) == start(name, start="1e-3") == 0.001
+        for wrong in ("unifrom", -1, "nan", "inf", True):
+            with pytest.raises(LabError, match=f"start={wrong} does not fit; uniform or a number of at least 0 would"):
+                start(name, start=wrong)
+    with pytest.raises(LabError, match="start=inf does not fit; a number of at least 0 would"):
+        start("salt", start=float("inf"))
+
+
+def test_salt_without_its_unrolling_is_a_plain_ascent() -> None:
+    def unroll(word: object) -> object:
+        setting = task("rte").setting("salt", overrides={**SHORT, "unroll": word})
+        return prepare(setting).objective.terms[0].by.unroll
+
+    assert [unroll(parse_value(word)) for word in ("false", "False", "no")] == [False, False, False]
+    assert unroll("finite_difference") == "finite_difference"
+    with pytest.raises(LabError, match="unknown unroll 'autogard'; did you mean autograd"):
+        unroll("autogard")
+    with pytest.raises(LabError, match=r"unknown unroll 'True'; .*known: autograd, false, finite_difference, no"):
+        unroll(True)
 
 
 def test_a_score_is_charged_by_its_squared_error() -> None:

@@ -47,7 +47,8 @@ def glue(task: str, split: str = "train", data: Folder | str | Path | None = Non
     """One split of a GLUE task. The labels of the test splits are hidden, so they are None there (but not for MRPC).
 
     MRPC is read from `MRPC/{train,dev,test}.tsv` where they exist; `train` and `test` also from Microsoft's
-    `msr_paraphrase_{train,test}.txt`, whose training file still contains the development rows.
+    `msr_paraphrase_{train,test}.txt`, whose training file still contains the development rows; the task `mrpc` of the lab
+    leaves them out.
 
     Args:
         task: `"cola"`, `"sst-2"`, `"mrpc"`, `"sts-b"`, `"qqp"`, `"mnli"`, `"qnli"` or `"rte"`.

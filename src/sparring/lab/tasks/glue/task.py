@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 import sparring as sp
 
@@ -21,7 +21,8 @@ from ...errors import LabError, unknown
 from ...models.encoder import SentenceEncoder
 from ...task import Data, Setting, Split, Stage, Task, Value
 from ..competitors import competitors
-from .pretrained import adopt_encoder, build_pretrained, encode_pieces, encoder_of
+from ..encoders import encoder_contents
+from .pretrained import adopt_encoder, build_pretrained, check_positions, encode_pieces, encoder_of
 from .scores import Parts, evaluate, figures
 from .sentences import as_targets, corpus, encode_words, generated, joined, trimmed, vocabulary_of
 
@@ -91,6 +92,9 @@ def build(setting: Setting, data: Data) -> nn.Module:
         )
     else:
         model = build_pretrained(encoder, outputs, setting["dropout"])
+        splits = [split for split in (data.train, data.validation, data.test) if split is not None]
+        width = max(split.inputs["input_ids"].shape[1] for split in splits)
+        check_positions(encoder, model, width, setting["length"])
     if setting["freeze_words"]:
         model.get_input_embeddings().weight.requires_grad_(False)
     return model
@@ -114,9 +118,17 @@ def first(name: str, setting: Setting) -> Setting | None:
 
 def kit(model: Any, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
     """The supervised loss, and the table of words as the place to perturb."""
-    words = model.get_input_embeddings()
-    place = next(name for name, module in model.named_modules() if module is words)
-    return sp.squared_loss if data.extra["outputs"] == 1 else sp.cross_entropy, place, {}
+    # An encoder-decoder answers with a table that never runs; those of its two sides do, and share the weights.
+    words = model.get_input_embeddings().weight
+    tables = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    place = "|".join(name for name in tables if model.get_submodule(name).weight is words)
+    loss = sp.squared_loss if data.extra["outputs"] == 1 else sp.cross_entropy
+    return loss, place, {"valid": both_sides} if "|" in place else {}
+
+
+def both_sides(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The padding of an encoder-decoder: the decoder reads the same text one piece later, behind a start."""
+    return dict.fromkeys(("source", "target"), inputs["attention_mask"].bool())
 
 
 # Appendix B.2: epsilon 1, K 2, sigma and the follower's rate 1e-5 or 1e-4, Adam for both players. A follower of that rate
@@ -182,6 +194,7 @@ def glue_task(name: str, summary: str, score: str, table: str = "4") -> Task:
         evaluate=evaluate,
         figures=figures,
         stage=Stage(partial(first, name), adopt_encoder),
+        derive=encoder_contents,
         paper="Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), "
         f"section 4.3, table {table}, appendix B.2",
     )

@@ -1,5 +1,6 @@
 """Any encoder-decoder that `transformers` loads, in the place of our own translator: `--set encoder=FOLDER_OR_NAME`."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,8 @@ from torch import Tensor, nn
 
 from ...data.batches import pad
 from ...data.records import Texts
-from ...errors import LabError, first_line
-from ..glue.pretrained import set_dropout, tokenizer
+from ...errors import LabError
+from ..encoders import check_table, load_weights, loading, refuse_unfilled, set_dropout, tokenizer
 from .pairs import IGNORED, Pairs
 
 
@@ -28,29 +29,39 @@ class PretrainedPieces:
 
 
 def configuration(encoder: str) -> Any:
-    """The configuration of an encoder-decoder, which must say how a translation starts."""
+    """The configuration of an encoder-decoder, which must say how a translation starts and ends."""
     from transformers import AutoConfig
 
-    try:
+    with loading(encoder, "model"):
         config = AutoConfig.from_pretrained(encoder)
-    except (OSError, ValueError) as error:
-        raise LabError(f"encoder={encoder}: no model can be loaded from it ({first_line(error)})") from error
-    if not config.is_encoder_decoder or getattr(config, "decoder_start_token_id", None) is None:
+    if not config.is_encoder_decoder:
         raise LabError(f"encoder={encoder} is no encoder-decoder; translation needs one, such as Marian, T5 or BART")
+    for name, does in (("decoder_start_token_id", "starts"), ("eos_token_id", "ends")):
+        if getattr(config, name, None) is None:
+            raise LabError(f"encoder={encoder} does not say how a translation {does}; set {name} in its config.json")
     return config
 
 
 def encoded(texts: Texts, encoder: str, length: int = 0, beam: int = 1) -> Pairs:
     """Pairs as the pretrained model takes them; those longer than `length` pieces are left out (0: none are)."""
     assert texts.second is not None
-    table, start = tokenizer(encoder), configuration(encoder).decoder_start_token_id
+    table, config = tokenizer(encoder), configuration(encoder)
+    start, end = config.decoder_start_token_id, config.eos_token_id
+    end = end[0] if isinstance(end, list) else end
     sources = table(texts.first)["input_ids"]
-    targets = table(text_target=texts.second)["input_ids"]
+    # A model learns to stop only where the end is a target. Not every tokenizer writes it; mBART's has the language behind it.
+    targets = [row if end in row[-2:] else [*row, end] for row in table(text_target=texts.second)["input_ids"]]
     kept = [
         k for k, (a, b) in enumerate(zip(sources, targets, strict=True)) if not length or max(len(a), len(b)) <= length
     ]
     if not kept:
         raise LabError(f"length={length} leaves no sentence pair; the shortest has {min(map(len, sources))} pieces")
+    longest, limit = max(len(row) for k in kept for row in (sources[k], targets[k])), positions(config)
+    if longest > limit:
+        raise LabError(
+            f"length={length} keeps a sentence of {longest} pieces, but encoder={encoder} has {limit} positions; use "
+            f"length={limit} for the training pairs, and a model with more positions where one to be tested is longer"
+        )
     source, there = pad([sources[k] for k in kept], table.pad_token_id)
     read, _ = pad([[start, *targets[k][:-1]] for k in kept], table.pad_token_id)
     wanted, valid = pad([targets[k] for k in kept])
@@ -66,6 +77,11 @@ def encoded(texts: Texts, encoder: str, length: int = 0, beam: int = 1) -> Pairs
     return Pairs(inputs, labels, trimmed, lengths, references, beam, PretrainedPieces(table))
 
 
+def positions(config: Any) -> int:
+    """How many pieces a model can read; any number where places are relative, as in T5."""
+    return getattr(config, "max_position_embeddings", None) or sys.maxsize
+
+
 def trimmed(inputs: dict[str, Tensor], targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """A batch without the columns that are padding in every row, each side for itself."""
     longest = {name: int(inputs[f"{name}attention_mask"].sum(-1).max()) for name in ("", "decoder_")}
@@ -74,18 +90,14 @@ def trimmed(inputs: dict[str, Tensor], targets: Tensor) -> tuple[dict[str, Tenso
 
 
 def build(encoder: str, dropout: float) -> nn.Module:
-    """The pretrained model."""
+    """The pretrained model; all of it must come from its files."""
     from transformers import AutoModelForSeq2SeqLM
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     config = configuration(encoder)
     set_dropout(config, dropout)
-    try:
-        model: nn.Module = AutoModelForSeq2SeqLM.from_pretrained(encoder, config=config, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise LabError(f"encoder={encoder}: no model can be loaded from it ({first_line(error)})") from error
+    model, unfilled = load_weights(AutoModelForSeq2SeqLM, encoder, config)
+    refuse_unfilled(encoder, unfilled)
+    check_table(encoder, model)
     return model
 
 
@@ -96,10 +108,21 @@ def words_of(model: Any) -> str:
 
 
 def translate(model: Any, inputs: dict[str, Tensor], beam: int, penalty: float) -> list[list[int]]:
-    """The model's own beam search."""
+    """The model's own beam search. Each sentence has a limit of its own, whatever it shares a batch with."""
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    longest = 2 * source["input_ids"].shape[1] + 10
+    limits = (2 * source["attention_mask"].sum(-1) + 10).clamp(max=positions(model.config))
+
+    def at_limit(written: Tensor, scores: Any) -> Tensor:
+        """Which rows are full; those of a sentence's beams stand together, and each began with a start."""
+        return written.shape[1] > limits.repeat_interleave(len(written) // len(limits))
+
     found = model.generate(
-        **source, num_beams=beam, length_penalty=penalty, max_new_tokens=longest, max_length=None, do_sample=False
+        **source,
+        num_beams=beam,
+        length_penalty=penalty,
+        max_new_tokens=int(limits.max()),
+        max_length=None,
+        do_sample=False,
+        stopping_criteria=[at_limit],
     )
-    return [row.tolist() for row in found]
+    return [row[: limit + 1].tolist() for row, limit in zip(found, limits.tolist(), strict=True)]

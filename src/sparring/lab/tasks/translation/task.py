@@ -21,6 +21,7 @@ from ...errors import LabError
 from ...models.transformer import Translator
 from ...task import Data, Setting, Stage, Task, Value
 from ..competitors import competitors
+from ..encoders import encoder_contents
 from . import pretrained
 from .pairs import IGNORED, encoded, masks, read
 from .scores import evaluate, figures
@@ -185,6 +186,7 @@ def translation_task(
         evaluate=evaluate,
         figures=figures,
         stage=Stage(partial(first, name), adopt, whole=True),
+        derive=encoder_contents,
         paper=f"Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), section 4.2, {table}, appendix B.1",
     )
 
