@@ -75,9 +75,9 @@ COLA = fine_tuning(
     "cola",
     "matthews",
     (54.7, 59.1, 61.0),
-    {"examples": 2000, "freeze_words": True, "epochs": 3},
-    "its table of words frozen, 2,000 sentences, 3 epochs (tuning: 2)",
-    2,
+    {"examples": 0, "freeze_words": True, "epochs": 3},  # of 2,000 sentences MiniLM learns nothing, at any of three rates
+    "its table of words frozen, 3 epochs (tuning: 2)",
+    12,
     tuning={"epochs": 2},
 )
 RTE = fine_tuning(
