@@ -75,7 +75,7 @@ COLA = fine_tuning(
     "cola",
     "matthews",
     (54.7, 59.1, 61.0),
-    {"examples": 0, "freeze_words": True, "epochs": 3},  # of 2,000 sentences MiniLM learns nothing, at any of three rates
+    {"examples": 0, "freeze_words": True, "epochs": 3},  # from 2,000, MiniLM had learnt nothing after two epochs
     "its table of words frozen, 3 epochs (tuning: 2)",
     12,
     tuning={"epochs": 2},
