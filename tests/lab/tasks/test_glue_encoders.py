@@ -16,7 +16,7 @@ from sparring.lab.runs.folder import folder_of
 from sparring.lab.runs.load import load_run
 from sparring.lab.runs.run import execute, prepare
 from sparring.lab.tasks.encoders import minilm_folder, tokenizer
-from sparring.lab.tasks.glue.scores import logits
+from sparring.lab.tasks.glue.scores import evaluate, logits
 from sparring.lab.tasks.glue.sentences import corpus
 from sparring.lab.training.train import Session
 
@@ -262,5 +262,20 @@ def test_anli_trains_on_all_rounds_and_tests_each(tmp_path: Path) -> None:
     assert {name: part.first for name, part in tested.items()} == {
         f"R{number}": [f"dev {number}.{k}" for k in range(number)] for number in (1, 2, 3)
     }
-    data = task("anli").load(task("anli").setting("plain", "small", data=tmp_path, overrides={"encoder": "scratch"}))
-    assert data.test.sizes == {"R1": 1, "R2": 2, "R3": 3}
+    setting = task("anli").setting("plain", "small", data=tmp_path, overrides={"encoder": "scratch"})
+    data = task("anli").load(setting)
+    assert (data.test.sizes, data.test.beside) == ({"R1": 1, "R2": 2, "R3": 3}, 0)
+    for number in (1, 2, 3):  # the public test sets are scored beside, and decide nothing
+        row = {"context": "test", "hypothesis": "so", "label": "n"}
+        write(tmp_path / f"nli/anli_v1.0/R{number}/test.jsonl", [json.dumps(row)] * 2 * number)
+    both = task("anli").load(setting).test
+    assert (both.sizes, both.beside) == ({**data.test.sizes, "R1 test": 2, "R2 test": 4, "R3 test": 6}, 12)
+
+    class Neutral(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, **rest: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([0.0, 1.0, 0.0]).expand(len(input_ids), 3)
+
+    alone, beside = (evaluate(Neutral(), split, setting) for split in (data.test, both))
+    assert {name: beside[name] for name in alone} == alone
+    assert [beside[f"accuracy R{number} test"] for number in (1, 2, 3)] == [100.0] * 3
+    assert alone["accuracy"] < 100

@@ -15,9 +15,18 @@ from ...task import Data, Setting, Split
 
 @dataclass(frozen=True)
 class Parts(Split):
-    """A split made of several sets, such as MNLI's matched and mismatched pairs: `sizes` of each, in order."""
+    """A split made of several sets, such as MNLI's matched and mismatched pairs: `sizes` of each, in order.
+
+    The last `beside` examples have figures of their own and count in no other.
+    """
 
     sizes: dict[str, int] = field(default_factory=dict)
+    beside: int = 0
+
+    @property
+    def deciding(self) -> int:
+        """How many of the examples count."""
+        return len(self) - self.beside
 
 
 def logits(outputs: Any) -> Tensor:
@@ -41,9 +50,11 @@ def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, floa
         both = (0.0, 0.0) if flat else (pearsonr(scores, targets.tolist())[0], spearmanr(scores, targets.tolist())[0])
         loss = float(nn.functional.mse_loss(outputs[:, 0], targets))
         return {"pearson": 100 * float(both[0]), "spearman": 100 * float(both[1]), "loss": loss}
+    right = (outputs.argmax(-1) == targets).float()
+    if isinstance(split, Parts):
+        outputs, targets = outputs[: split.deciding], targets[: split.deciding]
     predicted = outputs.argmax(-1)
-    right = (predicted == targets).float()
-    figures = {"accuracy": 100 * float(right.mean())}
+    figures = {"accuracy": 100 * float(right[: len(targets)].mean())}
     if outputs.shape[1] == 2:
         figures["f1"] = 100 * float(f1_score(targets, predicted, zero_division=0))
         figures["matthews"] = 100 * float(matthews_corrcoef(targets, predicted))
@@ -62,6 +73,8 @@ def figures(model: nn.Module, data: Data, setting: Setting) -> list[Figure]:
     with torch.no_grad():
         said, held = answers(model, test).cpu(), answers(model, data.validation).cpu()
     temperature, targets = fit_temperature(held, data.validation.targets.cpu()), test.targets.cpu()
+    if isinstance(test, Parts):
+        said, targets = said[: test.deciding], targets[: test.deciding]
     note = f"temperature {temperature:.3g}, fitted on validation"
     return [
         reliability(said.softmax(-1), targets),

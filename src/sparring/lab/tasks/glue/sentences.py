@@ -17,6 +17,7 @@ from ...data.records import Texts
 from ...data.vocabulary import Vocabulary
 
 SEPARATOR = "<sep>"
+BESIDE = " test"  # how the name of a part ends that is scored and does not decide
 NOUNS = ["cat", "dog", "bird", "horse", "girl", "boy", "farmer", "doctor", "king", "robot"]
 VERBS = ["sees", "likes", "follows", "helps", "finds", "paints", "hears", "carries"]
 PLACES = ["home", "town", "school", "river", "garden", "market", "forest", "island"]
@@ -27,7 +28,8 @@ MOODS = (["dull", "poor", "clumsy", "tedious"], ["fine", "warm", "clever", "movi
 def corpus(task: str, data: Path | None) -> tuple[Texts, dict[str, Texts]]:
     """What a task trains on, and the texts it is tested on by name.
 
-    GLUE hides the labels of its test sets and ANLI's papers report both: the development sets are the test here.
+    GLUE hides the labels of its test sets, so the development sets are the test here. ANLI's are public and papers report both:
+    the development sets decide, the test sets are scored beside them where their files are.
     """
     if task == "mnli":
         return native.glue(task, "train", data), {
@@ -36,8 +38,11 @@ def corpus(task: str, data: Path | None) -> tuple[Texts, dict[str, Texts]]:
     if task == "multinli":
         return nli.multinli("train", data), {part: nli.multinli(part, data) for part in ("matched", "mismatched")}
     if task == "anli":
+        there = as_folder(data).find("nli/anli_v1.0/R1/test.jsonl") is not None
         return joined([nli.anli(number, "train", data) for number in (1, 2, 3)]), {
-            f"R{number}": nli.anli(number, "dev", data) for number in (1, 2, 3)
+            f"R{number}{BESIDE if split == 'test' else ''}": nli.anli(number, split, data)
+            for split in ("dev", "test" if there else "dev")
+            for number in (1, 2, 3)
         }
     if task == "snli":
         if as_folder(data).find("nli/snli_1.0/snli_1.0_train.jsonl") is not None:

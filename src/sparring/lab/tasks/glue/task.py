@@ -24,7 +24,7 @@ from ..competitors import competitors
 from ..encoders import encoder_contents
 from .pretrained import adopt_encoder, build_pretrained, check_positions, encode_pieces, encoder_of
 from .scores import Parts, evaluate, figures
-from .sentences import as_targets, corpus, encode_words, generated, joined, trimmed, vocabulary_of
+from .sentences import BESIDE, as_targets, corpus, encode_words, generated, joined, trimmed, vocabulary_of
 
 
 def load(name: str, setting: Setting) -> Data:
@@ -53,7 +53,8 @@ def load(name: str, setting: Setting) -> Data:
 
     def split(texts: Texts, sizes: dict[str, int]) -> Split:
         inputs = encode(texts)
-        return Parts(inputs, as_targets(texts), trimmed, inputs["attention_mask"].sum(1), sizes)
+        beside = sum(size for part, size in sizes.items() if part.endswith(BESIDE))
+        return Parts(inputs, as_targets(texts), trimmed, inputs["attention_mask"].sum(1), sizes, beside)
 
     test = split(joined(list(tested.values())), {part: len(texts) for part, texts in tested.items()})
     extra = {"vocabulary": size, "outputs": len(train.classes) or 1}
