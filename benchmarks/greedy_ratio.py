@@ -32,15 +32,15 @@ def main() -> None:
     torch.set_num_threads(1)
     site, flips = sp.Recurrent("rnn"), options.flips
     print(
-        "| H | random | K = 1 | K = 2 | K = 2, 4 starts | K = 2, 4 starts, through the scale | K = 2, both ways |\n"
-        "|---|---|---|---|---|---|---|"
+        "| H | random | K = 1 | K = 2 | K = 2, 4 starts | K = 2, 4 starts, through the scale | K = 2, both ways "
+        "| K = 2, both ways, through the scale |\n|---|---|---|---|---|---|---|---|"
     )
     for size in (6, 8, 10, 12, 14, 16):
         ball = sp.Flips((flips + 1e-3) / size)
         players = [
             sp.GreedyFlip(ball), sp.GreedyFlip(ball, 2), sp.GreedyFlip(ball, 2, restarts=4),
             sp.GreedyFlip(ball, 2, restarts=4, through_scale=True),
-            sp.GreedyFlip(ball, 2, both_ways=True),
+            sp.GreedyFlip(ball, 2, both_ways=True), sp.GreedyFlip(ball, 2, both_ways=True, through_scale=True),
         ]  # fmt: skip
         reached = torch.zeros(len(players) + 1)
         best = 0.0

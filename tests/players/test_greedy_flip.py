@@ -392,8 +392,11 @@ def test_both_ways_comes_nearer_to_the_worst_mask_and_stays_in_the_ball() -> Non
 def test_another_greedy_search_of_recurrent_weights_has_a_budget_for_every_row_too() -> None:
     """`by=GreedyFlip(Flips(share))` means by its share what `ball=Flips(share)` means."""
     site = sp.RecurrentWeights("0", keep=1.0)
-    for words in ({"ball": sp.Flips(0.25)}, {"by": sp.GreedyFlip(sp.Flips(0.25), both_ways=True)}):
+    for words in (
+        {"ball": sp.Flips(0.25), "both_ways": True},
+        {"by": sp.GreedyFlip(sp.Flips(0.25), both_ways=True)},
+    ):
         objective = sp.recipes.adversarial_dropout(
             nn.Sequential(nn.LSTM(3, 8)), sp.cross_entropy, at=site, outputs=lambda z: z[0][:, -1], **words
         )
-        assert objective.terms[0].by.ball == sp.Flips(0.25, rows=True)
+        assert objective.terms[0].by == sp.GreedyFlip(sp.Flips(0.25, rows=True), both_ways=True)

@@ -23,7 +23,7 @@ OWN = {  # words with a meaning of their own, each in the paper's terms
     "cutoff": {"unit"},
     "word_iat": {"neighbours", "refresh"},
     "expectation_linear": {"train_on"},
-    "adversarial_dropout": {"restarts", "paper_algorithm", "through_scale"},
+    "adversarial_dropout": {"restarts", "paper_algorithm", "through_scale", "both_ways"},
     "learnable_bernoulli": {"estimator", "joint", "prior_scale", "dataset_size", "weights"},
     "adversarial_weight_perturbation": {"weights", "weight_ball"},
 }

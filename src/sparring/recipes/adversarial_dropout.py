@@ -33,6 +33,7 @@ def adversarial_dropout(
     share_noise: bool = True,
     paper_algorithm: bool = False,
     through_scale: bool = False,
+    both_ways: bool = False,
     **options: Any,
 ) -> Objective:
     """Adversarial dropout (Park et al. 2019; eq. 4-9): keep the network near itself under the worst dropout mask.
@@ -65,12 +66,15 @@ def adversarial_dropout(
         share_noise: all other noise is the same in both passes.
         paper_algorithm: Algorithm 1 to the letter, see `GreedyFlip`.
         through_scale: differentiate through the masks' normaliser too.
+        both_ways: a better search from one start, see `GreedyFlip`.
         options: go to `Objective`.
     """
     if isinstance(at, RecurrentWeights):
         ball = replace(ball, rows=True)  # a budget for every row of the weight matrix
         by = replace(by, ball=replace(by.ball, rows=True)) if isinstance(by, GreedyFlip) else by
-    player = by or GreedyFlip(ball, steps, start, restarts, paper_algorithm, through_scale=through_scale)
+    player = by or GreedyFlip(
+        ball, steps, start, restarts, paper_algorithm, through_scale=through_scale, both_ways=both_ways
+    )
     site = mask_site(at, 1.0 if keep is None else keep)
     site = site if keep is None else with_keep(site, keep)
     term = Term(site, player, penalty, weight, share_noise, detach_clean, name="adversarial_dropout")
