@@ -1,6 +1,7 @@
 """One thread, no leftovers between tests, real data found through SPARRING_DATA."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from sparring.passes.step import Step
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("calm", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("calm")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: what tests interrupt would run on
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
