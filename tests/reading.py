@@ -50,10 +50,11 @@ METHODS = (
 VALUES = {"epochs": 2, "batch": 4, "optimiser": "sgd", "momentum": 0.0, "lr": 1.0, "window": 6, "varied": True}
 
 
-def adopt(model: nn.Module, weights: dict[str, Tensor]) -> None:
+def adopt(model: nn.Module, weights: dict[str, Tensor], setting: Setting) -> bool:
     if weights["embedding.weight"].shape != model.embedding.weight.shape:
         raise LabError("the stage has another vocabulary")
     model.load_state_dict(weights)
+    return False
 
 
 def first(setting: Setting) -> Setting | None:

@@ -181,14 +181,13 @@ class Stage:
     Args:
         run: `(setting) -> setting` of the run to start from, a run of a registered task; None where a run with this
             setting starts from scratch. Methods and seeds for which it answers alike share the stage.
-        adopt: `(model, weights)`: put what that run learnt, by parameter name, into a new model; raises `LabError`
-            where it does not fit.
-        whole: all of the model is adopted, its head too: it is scored before the first epoch and kept where no epoch is better.
+        adopt: `(model, weights, setting) -> bool`: put what that run learnt, by parameter name, into a new model; raises
+            `LabError` where it does not fit. The answer is whether all of the model is that run's, its head too: such a model
+            is scored before the first epoch and kept where no epoch is better.
     """
 
     run: Callable[[Setting], Setting | None]
-    adopt: Callable[[nn.Module, Mapping[str, Tensor]], None]
-    whole: bool = False
+    adopt: Callable[[nn.Module, Mapping[str, Tensor], Setting], bool]
 
 
 def nothing(model: nn.Module, data: Data, setting: Setting) -> list[dict[str, Any]]:

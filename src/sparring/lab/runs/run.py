@@ -63,12 +63,10 @@ def prepare(
     set_seed(setting.seed)
     data = brought(task.load(setting), accelerator.device)
     model = start_equal(task, setting, data).to(accelerator.device)
-    if start is not None and task.stage is not None:
-        task.stage.adopt(model, start)
+    started = start is not None and task.stage is not None and task.stage.adopt(model, start, setting)
     method = task.method(setting.method)
     set_seed(setting.seed, device_specific=True)
     objective = method.objective(model, setting, data) if method.objective else None
-    started = start is not None and task.stage is not None and task.stage.whole
     return Session(task, setting, data, model, objective, accelerator, started=started)
 
 

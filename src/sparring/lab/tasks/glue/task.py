@@ -8,6 +8,7 @@ the development sets with BERT-base, RTE accuracy and CoLA Matthews correlation:
 SALT 72.9 / 61.0.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -102,12 +103,16 @@ def build(setting: Setting, data: Data) -> nn.Module:
 
 
 def first(name: str, setting: Setting) -> Setting | None:
-    """Fine-tuning on the task `first` before, once for all methods and seeds; its encoder goes on, its head does not."""
+    """Plain fine-tuning on the task `first` before, once for all methods and seeds.
+
+    Of another task the encoder goes on and the head does not; of the same one, which gives the methods a start that has
+    learnt the task, all of the model does.
+    """
     other = str(setting["first"])
     if not other:
         return None
-    if other not in NAMED or other == name:
-        raise unknown("first", other, [known for known in NAMED if known != name])
+    if other not in NAMED:
+        raise unknown("first", other, NAMED)
     if encoder_of(setting) == "scratch":
         raise LabError(
             f"first={other} needs a pretrained encoder: one from scratch has another vocabulary for every task"
@@ -115,6 +120,15 @@ def first(name: str, setting: Setting) -> Setting | None:
     changes = {key: setting[key] for key in ("encoder", "freeze_words", "dropout")}
     changes |= {key: setting[f"first_{key}"] for key in ("epochs", "examples", "length") if setting[f"first_{key}"]}
     return NAMED[other].setting("plain", setting.scale, 0, setting.data, changes)
+
+
+def adopt(name: str, model: nn.Module, weights: Mapping[str, Tensor], setting: Setting) -> bool:
+    """Go on from the stage: its encoder, and its head where it learnt the same task."""
+    if setting["first"] != name:
+        adopt_encoder(model, weights)
+        return False
+    model.load_state_dict(dict(weights))
+    return True
 
 
 def kit(model: Any, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
@@ -143,7 +157,7 @@ METHODS = competitors(
 PAPER: dict[str, Value] = {
     "encoder": "google-bert/bert-base-uncased",
     "freeze_words": False,
-    "first": "",  # another of these tasks to fine-tune on before, with its own settings but for those of first_*
+    "first": "",  # a task to fine-tune on plainly before, with its settings at this scale but for those of first_*
     "first_epochs": 0,
     "first_examples": 0,
     "first_length": 0,
@@ -194,7 +208,7 @@ def glue_task(name: str, summary: str, score: str, table: str = "4") -> Task:
         build=build,
         evaluate=evaluate,
         figures=figures,
-        stage=Stage(partial(first, name), adopt_encoder),
+        stage=Stage(partial(first, name), partial(adopt, name)),
         derive=encoder_contents,
         paper="Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), "
         f"section 4.3, table {table}, appendix B.2",

@@ -157,15 +157,16 @@ def fine_tuned(base: Task) -> Task:
         load=base.load,
         build=build,
         evaluate=evaluate,
-        stage=Stage(first, adopt, whole=True),
+        stage=Stage(first, adopt),
         paper=base.paper,
     )
 
 
-def adopt(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def adopt(model: nn.Module, weights: Mapping[str, Tensor], setting: Setting) -> bool:
     """Go on from another run's weights."""
     check_vocabulary(model, weights)
     model.load_state_dict(dict(weights))
+    return True
 
 
 TASKS_FROM_SCRATCH = (

@@ -84,11 +84,12 @@ def build(setting: Setting, data: Data) -> nn.Module:
     return model
 
 
-def adopt(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def adopt(model: nn.Module, weights: Mapping[str, Tensor], setting: Setting) -> bool:
     """Embedding and LSTM of the language model."""
     check_vocabulary(model, weights)
     kept = {name: value for name, value in weights.items() if name.startswith(("embedding.", "lstm."))}
     model.load_state_dict({**model.state_dict(), **kept})
+    return False
 
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:

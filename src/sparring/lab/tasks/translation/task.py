@@ -90,9 +90,10 @@ def first(name: str, setting: Setting) -> Setting | None:
     return NAMED[name].setting("plain", setting.scale, 0, setting.data, changes)
 
 
-def adopt(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def adopt(model: nn.Module, weights: Mapping[str, Tensor], setting: Setting) -> bool:
     """Go on from the weights of the plain training."""
     model.load_state_dict(dict(weights))
+    return True
 
 
 def kit(model: nn.Module, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
@@ -185,7 +186,7 @@ def translation_task(
         build=build,
         evaluate=evaluate,
         figures=figures,
-        stage=Stage(partial(first, name), adopt, whole=True),
+        stage=Stage(partial(first, name), adopt),
         derive=encoder_contents,
         paper=f"Adversarial Regularization as Stackelberg Game: SALT (Zuo et al. 2021), section 4.2, {table}, appendix B.1",
     )
