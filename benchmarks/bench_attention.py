@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import sparring as sp
-from harness import interleave, keep_memory
+from harness import interleave
 from sparring.lab.models.birnn import SingleSequence
+from sparring.lab.training.memory import keep_memory
 
 BATCH, LIMIT = 32, 1.10
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory, memory
+from harness import interleave, memory
 from sparring import recipes
+from sparring.lab.training.memory import keep_memory
 
 D, T, B, CLASSES = 128, 64, 32, 10
 VARIANTS = (

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from harness import interleave, keep_memory
+from harness import interleave
 from sparring import FastGradient, Linf, Objective
 from sparring.ensembles import (
     ADP,
@@ -24,6 +24,7 @@ from sparring.ensembles import (
 )
 from sparring.lab.models.resnet import ResNet18
 from sparring.lab.models.small_cnn import SmallCNN
+from sparring.lab.training.memory import keep_memory
 from sparring.recipes.ensembles import simultaneous
 
 GOALS = {"LPD": 1.05, "LPD, batch statistics": 1.05, "ADP": 1.10}

@@ -28,9 +28,10 @@ from torch import Tensor, nn
 
 import sparring as sp
 from growth_page import BOUNDS, write
-from harness import interleave, keep_memory, peak
+from harness import interleave, peak
 from sparring import recipes
 from sparring.ensembles import Ensemble, LaplacePriorityDropout, member_cross_entropy
+from sparring.lab.training.memory import keep_memory
 from sparring.players.attention_kernel import math_attention
 
 CLASSES, WORDS, HEADS = 10, 1000, 4

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 import sparring as sp
-from harness import interleave, keep_memory, memory
+from harness import interleave, memory
 from sparring.lab.models.language import AWDLSTM, VocabularyHead
 from sparring.lab.registry import task
 from sparring.lab.task import Data, Split
 from sparring.lab.text import Text
+from sparring.lab.training.memory import keep_memory
 
 WORDS = 10_000
 METHODS = {

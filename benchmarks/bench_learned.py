@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory
+from harness import interleave
 from sparring.lab.models.vgg import VGG
+from sparring.lab.training.memory import keep_memory
 
 
 def mlp(dropout: Callable[[int], nn.Module]) -> nn.Module:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory, memory
+from harness import interleave, memory
+from sparring.lab.training.memory import keep_memory
 from sparring.nn.recurrent.forward import masked_forward
 
 # (T, I, H, B): sequential MNIST, IMDB, AWD-LSTM, two small ones; limits from the project's goals

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import sparring as sp
-from harness import interleave, keep_memory
+from harness import interleave
 from sparring.lab.models.transformer import Translator, translate
 from sparring.lab.models.transformer.model import END, PAD, START
 from sparring.lab.registry import task
 from sparring.lab.runs.run import prepare
 from sparring.lab.tasks.encoders import minilm_folder
 from sparring.lab.tasks.translation.pairs import masks
+from sparring.lab.training.memory import keep_memory
 
 Step = Callable[[], None]
 

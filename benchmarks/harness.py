@@ -1,6 +1,5 @@
 """Side-by-side timing: CPU time, one thread, rounds interleaved, ratios to a named reference with their spread."""
 
-import ctypes
 import multiprocessing
 import statistics
 import time
@@ -10,15 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-
-
-def keep_memory() -> None:
-    """Stop the allocator from returning memory to the system: page faults would distort long-sequence baselines."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
-    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 @dataclass(frozen=True)

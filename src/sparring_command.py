@@ -29,7 +29,9 @@ def main() -> int:
         signal.signal(number, interrupt)
     try:
         from sparring.lab.cli.main import main as command
+        from sparring.lab.training.memory import keep_memory
 
+        keep_memory()
         code = command()
     except KeyboardInterrupt:
         os.write(2, b"sparring: stopped; the same command goes on from the last checkpoint\n")

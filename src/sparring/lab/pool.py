@@ -74,6 +74,9 @@ def enter(notices: Any, threads: int) -> None:
     """Make a worker: one thread, deaf to Ctrl-C (the parent passes it on as SIGTERM), gone when its parent is gone."""
     import torch
 
+    from .training.memory import keep_memory
+
+    keep_memory()
     torch.set_num_threads(threads)
     Worker.notices = notices
     signal.signal(signal.SIGINT, signal.SIG_IGN)

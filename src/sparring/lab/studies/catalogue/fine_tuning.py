@@ -85,7 +85,7 @@ COLA = fine_tuning(
         "lr": 1e-4,
         "epochs": 1,
     },
-    "its table of words frozen, one epoch of 4,000 sentences (tuning: 2,000) at 1e-4 after two plain ones of 5,000 that everybody shares",
+    "its table of words frozen, one epoch of 4,000 sentences (tuning: 2,000) at 1e-4 after two plain ones of 5,000 that all share",
     2.5,
     tuning={"examples": 2000},
 )
@@ -94,7 +94,7 @@ RTE = fine_tuning(
     "accuracy",
     (63.5, 71.2, 72.9),
     {"examples": 640, "freeze_words": True, "length": 96, "batch": 16, "lr": 1e-4, "epochs": 2, **AFTER_SNLI},
-    "its table of words frozen, fine-tuned on 20,000 pairs of SNLI before, 640 pairs of at most 96 pieces, 2 epochs at 1e-4 (tuning: 1)",
+    "its table of words frozen, fine-tuned on 20,000 pairs of SNLI before, 640 pairs of up to 96 pieces, 2 epochs at 1e-4 (tuning: 1)",
     3,
     tuning={"epochs": 1},
 )
