@@ -80,7 +80,7 @@ COLA = fine_tuning(
     # In its first epoch MiniLM learns that most sentences are acceptable and no more, and its scores say nothing of a method. So
     # everybody begins where two plain epochs of all sentences end, and keeps that start where it is the best on validation.
     {"first": "cola", "first_epochs": 2, "examples": 4000, "freeze_words": True, "epochs": 1},
-    "its table of words frozen, one epoch of 4,000 sentences (tuning: 2,000) after two plain ones of all sentences that everybody shares",
+    "its table of words frozen, one epoch of 4,000 sentences (tuning: 2,000) after two plain ones of all sentences that all share",
     2.5,
     tuning={"examples": 2000},
 )
