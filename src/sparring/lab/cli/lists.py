@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from ..errors import unknown
 from ..task import Task
+from ..training.settings import DEFAULTS
 from .answer import Answer
 
 
@@ -20,6 +21,7 @@ def described(task: Task) -> dict[str, Any]:
         "baseline": task.baseline,
         "paper": task.paper,
         "scales": task.scales,
+        "loop": DEFAULTS,
         "methods": {m.name: {"summary": m.summary, "settings": m.settings, "scales": m.scales} for m in task.methods},
     }
 
@@ -56,6 +58,12 @@ def list_tasks(
     out.print(made)
     for scale, values in entry.scales.items():
         out.print(f"[bold]{scale}[/]: {escape(listing(f'{key}={value}' for key, value in values.items()))}")
+        for method in entry.methods:
+            if changes := listing(f"{key}={value}" for key, value in method.scales.get(scale, {}).items()):
+                out.print(f"  {method.name}: {escape(changes)}")
+    said = {key for values in entry.scales.values() for key in values}
+    loop = listing(f"{key}={value}" for key, value in DEFAULTS.items() if key not in said)
+    out.print(f"[bold]training loop, at every scale[/]: {escape(loop)}")
 
 
 def list_methods(

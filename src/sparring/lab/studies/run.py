@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,11 @@ def run_study(
         say: called with a line for every run that ends.
         arms: only these arms; None: all of them.
     """
+    missing = [package for package in study.needs if find_spec(package) is None]
+    if missing:
+        raise LabError(
+            f"study {study.name} needs {' and '.join(missing)}, without which its task trains another model; install it first"
+        )
     chosen = [study.arm(name).name for name in arms] if arms is not None else [arm.name for arm in study.arms]
     until = None if minutes is None else time.monotonic() + 60 * minutes
     while True:

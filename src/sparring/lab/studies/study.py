@@ -75,6 +75,7 @@ class Study:
         shrunk: what is smaller here than in the source.
         hours: about how many CPU hours all runs take; an estimate, shown until a run is recorded.
         records: name of the file of records, where studies share runs; the study's own name by default.
+        needs: packages, as they are imported, without which the task would train something else; the study is not run then.
         version: raise it when code changes what a setting means; older records then count for nothing.
     """
 
@@ -96,6 +97,7 @@ class Study:
     shrunk: str = ""
     hours: float | None = None
     records: str = ""
+    needs: tuple[str, ...] = ()
     version: int = 1
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...task import Value
+from ...tasks.encoders import MINILM
 from ..study import Arm, Expect, Study, over
 
 Trials = tuple[dict[str, Value], ...]
@@ -67,6 +68,7 @@ def fine_tuning(
         settings={"steps": 1, **settings},
         tuning=tuning or {},
         hours=hours,
+        needs=("transformers", MINILM),
         shrunk=f"MiniLM (6 layers of 384) instead of BERT, {shrunk}, K = 1, the public development set for testing",
     )
 

