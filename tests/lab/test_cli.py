@@ -60,7 +60,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     paper = next(number for number, line in enumerate(lines) if line.startswith("paper: "))
     assert any(line.startswith("  salt: update=adam, step_size=1e-05") for line in lines[paper:])
     assert "weight_decay=0.0" in out[out.index("training loop, at every scale") :]  # what no scale says
-    assert "batch=" not in out[out.index("training loop, at every scale") :]  # what every scale says
+    assert " lr=" not in out[out.index("training loop, at every scale") :]  # what every scale says
     code, out, _ = said(capsys, "methods", "salt")
     assert code == 0
     assert "sequential-digits" in out
