@@ -17,22 +17,22 @@ FOLLOWERS: Trials = (
     {"radius": 1.0, "update": "raw", "start": 0.1, "step_size": 1.0},
 )
 # On CoLA a worst case changes MiniLM's answers more at a radius of .03 than noise does at 1, and at .3 makes it forget what it learnt.
-NEAR, FAR = over("radius", 0.03, 0.1, 0.3), over("radius", 0.3, 1.0, 3.0)
-# A thousandth a number is a tenth of the radius over the 7,000 numbers of a short sentence.
-NEAR_FOLLOWERS: Trials = (
-    {"radius": 0.03, "start": 3e-5},
-    {"radius": 0.1, "start": 1e-4},
-    {"radius": 0.3, "start": 3e-4},
-)
+NEAR, MIDDLE, FAR = (over("radius", *radii) for radii in ((0.01, 0.03, 0.1), (0.03, 0.1, 0.3), (0.3, 1.0, 3.0)))
 
 
-def arms(radii: Trials, followers: Trials = (), noise: Trials = ()) -> tuple[Arm, ...]:
+def followers(radii: Trials) -> Trials:
+    """SALT's: a thousandth of the radius a number is a tenth of it over the 7,000 numbers of a short sentence."""
+    starts = {0.01: 1e-5, 0.03: 3e-5, 0.1: 1e-4, 0.3: 3e-4}
+    return tuple({**trial, "start": starts[float(trial["radius"] or 0)]} for trial in radii)
+
+
+def arms(radii: Trials, salt: Trials, noise: Trials) -> tuple[Arm, ...]:
     """Plain, the controls and the adversaries, each with three values to choose from."""
     return (
         Arm("plain"),
-        Arm("noise", noise or radii),
+        Arm("noise", noise),
         Arm("smart", radii, control="noise"),
-        Arm("salt", followers or radii, control="noise"),
+        Arm("salt", salt, control="noise"),
         Arm("vat", radii, control="noise"),
         Arm("r_drop", over("weight", 0.3, 1.0, 3.0)),
     )
@@ -47,7 +47,7 @@ def fine_tuning(
     hours: float,
     tuning: Mapping[str, Value] | None = None,
     radii: Trials = NEAR,
-    followers: Trials = NEAR_FOLLOWERS,
+    salt_trials: Trials = (),
 ) -> Study:
     """The claim on one data set of GLUE; `published` are table 4's figures of plain, SMART and SALT."""
     plain, smart, salt = published
@@ -59,7 +59,7 @@ def fine_tuning(
         scale="small",
         metric=metric,
         better="higher",
-        arms=arms(radii, followers, FAR),
+        arms=arms(radii, salt_trials or followers(radii), FAR),
         expects=(
             Expect("salt", "smart", salt - smart),
             Expect("smart", "plain", smart - plain),
@@ -81,7 +81,7 @@ SST2 = fine_tuning(
     "2,000 sentences, 3 epochs",
     2.5,
     radii=FAR,
-    followers=FOLLOWERS,
+    salt_trials=FOLLOWERS,
 )
 COLA = fine_tuning(
     "cola",
@@ -99,7 +99,7 @@ RTE = fine_tuning(
     "accuracy",
     (63.5, 71.2, 72.9),
     {"examples": 512, "freeze_words": True, "length": 96, "batch": 16, "lr": 1e-4, "epochs": 2, **AFTER_SNLI},
-    "its table of words frozen, fine-tuned on 20,000 pairs of SNLI before, 512 pairs of up to 96 pieces, 2 epochs at 1e-4 (tuning: 1)",
+    "its table of words frozen, fine-tuned on 18,000 pairs of SNLI before, 512 pairs of up to 96 pieces, 2 epochs at 1e-4 (tuning: 1)",
     3,
     tuning={"epochs": 1},
 )
@@ -108,9 +108,10 @@ STSB = fine_tuning(
     "pearson",
     (89.2, 90.0, 90.4),
     {"examples": 1000, "freeze_words": True, "batch": 16, "lr": 1e-4, "epochs": 2, **AFTER_SNLI},
-    "its table of words frozen, fine-tuned on 20,000 pairs of SNLI before, 1,000 pairs, 2 epochs at 1e-4 (tuning: 1)",
+    "its table of words frozen, fine-tuned on 18,000 pairs of SNLI before, 1,000 pairs, 2 epochs at 1e-4 (tuning: 1)",
     2.5,
     tuning={"epochs": 1},
+    radii=MIDDLE,
 )
 
 
@@ -138,7 +139,7 @@ TRANSLATION = Study(
     scale="small",
     metric="bleu",
     better="higher",
-    arms=arms(over("radius", 0.1, 0.3, 1.0)),
+    arms=arms(*[over("radius", 0.1, 0.3, 1.0)] * 3),
     expects=(Expect("salt", "smart", 1.3), Expect("smart", "plain", 0.8), Expect("salt", "noise")),
     hours=10,
     shrunk="Multi30k De-En (29,000 pairs), two layers each way of width 128, 4,000 pieces",
