@@ -48,6 +48,7 @@ def fine_tuning(
     tuning: Mapping[str, Value] | None = None,
     radii: Trials = NEAR,
     salt_trials: Trials = (),
+    version: int = 1,
 ) -> Study:
     """The claim on one data set of GLUE; `published` are table 4's figures of plain, SMART and SALT."""
     plain, smart, salt = published
@@ -69,6 +70,7 @@ def fine_tuning(
         tuning=tuning or {},
         hours=hours,
         needs=("transformers", MINILM),
+        version=version,
         shrunk=f"MiniLM (6 layers of 384) instead of BERT, {shrunk}, K = 1, the public development set for testing",
     )
 
@@ -88,11 +90,12 @@ COLA = fine_tuning(
     "matthews",
     (54.7, 59.1, 61.0),
     # In its first epoch MiniLM learns that most sentences are acceptable and no more, and its scores say nothing of a method. So
-    # everybody begins where two plain epochs of all sentences end, and keeps that start where it is the best on validation.
+    # everybody begins where two plain epochs of all sentences end.
     {"first": "cola", "first_epochs": 2, "examples": 3000, "freeze_words": True, "epochs": 1},
-    "its table of words frozen, one epoch of 3,000 sentences (tuning: 2,000) after two plain ones of all sentences that all share",
+    "its table of words frozen, one epoch of 3,000 sentences (tuning: 1,000) after two plain ones of all sentences that all share",
     2.5,
-    tuning={"examples": 2000},
+    tuning={"examples": 1000},
+    version=2,  # before, the start was kept where it was better on validation
 )
 RTE = fine_tuning(
     "rte",

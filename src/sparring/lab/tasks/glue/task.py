@@ -135,12 +135,15 @@ def first(name: str, setting: Setting) -> Setting | None:
 
 
 def adopt(name: str, model: nn.Module, weights: Mapping[str, Tensor], setting: Setting) -> bool:
-    """Go on from the stage: its encoder, and its head where it learnt the same task."""
-    if setting["first"] != name:
+    """Go on from the stage: its encoder, and its head where it learnt the same task.
+
+    The start does not compete with the epochs: where no epoch is better, every method would have the stage's score.
+    """
+    if setting["first"] == name:
+        model.load_state_dict(dict(weights))
+    else:
         adopt_encoder(model, weights)
-        return False
-    model.load_state_dict(dict(weights))
-    return True
+    return False
 
 
 def kit(model: Any, setting: Setting, data: Data) -> tuple[Any, str, dict[str, Any]]:
