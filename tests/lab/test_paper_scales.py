@@ -120,7 +120,9 @@ def competing(follower: dict[str, tuple[object, str]]) -> list[tuple[str, str, o
         (method, name, value, "O: as SALT")
         for method in ("noise", *climbing)
         for name, (value, _) in follower.items()
-        if (name in ("radius", "norm") or method != "noise") and (name != "start" or not method.startswith("free_lb"))
+        if (name in ("radius", "norm") or method != "noise")
+        and (name != "start" or not method.startswith("free_lb"))
+        and (name != "steps" or not method.startswith("free"))
     ]
     rows += [
         (method, "weight", 1.0, "O: Z eq. 1 tunes alpha and does not name it")
@@ -129,6 +131,10 @@ def competing(follower: dict[str, tuple[object, str]]) -> list[tuple[str, str, o
     rows += [
         (method, "start", "uniform", "O: FreeLB's own (Zhu et al. 2020, algorithm 1)")
         for method in ("free_lb", "free_lb_regulariser")
+    ]
+    rows += [
+        (method, "steps", 3, "O: a first point and two of an ascent; Z's K of 1 has no ascent here")
+        for method in ("free_at", "free_lb", "free_lb_regulariser")
     ]
     rows += [(method, "penalty", "kl", "Z app. A") for method in ("vat", "salt")]
     return [

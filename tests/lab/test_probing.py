@@ -1,5 +1,6 @@
 """Probing: frozen features, linear probes over ten seeds, violins in the report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from sparring.lab.registry import task
 from sparring.lab.report.build import build
 from sparring.lab.runs.folder import folder_of
 from sparring.lab.runs.run import execute
-from sparring.lab.task import Split
+from sparring.lab.task import Data, Setting, Split
+from sparring.lab.tasks.glue.scores import Parts
 
 SHORT = {"epochs": 1, "examples": 96}
 
@@ -81,7 +83,10 @@ def test_what_a_probe_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sparring.lab.tasks.encoders.minilm_folder", lambda: None)
     with pytest.warns(UserWarning, match="encoder=auto trains a small encoder from scratch, since MiniLM is not here"):
         execute(task("sst-2").setting("plain", overrides={**SHORT, "encoder": "auto"}), tmp_path / "auto")
-    with pytest.raises(LabError, match="encoder=auto knows only its own words; probe sst-2"):
+    with (
+        pytest.warns(UserWarning, match="encoder=auto trains a small encoder from scratch"),
+        pytest.raises(LabError, match="encoder=auto knows only its own words; probe sst-2"),
+    ):
         probe_run(tmp_path / "auto", "cola")
 
 
@@ -110,3 +115,26 @@ def test_dots_of_a_sweep_carry_their_interval() -> None:
     drawing = scatter(([1.0, 1.0, 1.0, 2.0], [3.0, 4.0, 5.0, 4.0]), "radius", "score")
     assert drawing.count("95 % interval at 1: 1.516 to 6.484") == 1 or "95 % interval at 1: 1.52 to 6.48" in drawing
     assert "interval at 2" not in drawing
+
+
+def test_what_is_scored_beside_a_test_set_does_not_count_in_a_probe_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ANLI's test sets stand behind its development sets: a probe's accuracy is that of the latter alone."""
+    execute(task("snli").setting("plain", overrides=SHORT), tmp_path)
+    alone = probe_run(tmp_path, "snli", examples=60)
+    entry = task("snli")
+
+    def load(setting: Setting) -> Data:
+        data = entry.load(setting)
+        assert isinstance(data.test, Parts)
+        count = len(data.test)
+        twice = {name: torch.cat([tensor, tensor]) for name, tensor in data.test.inputs.items()}
+        targets = torch.cat([data.test.targets, (data.test.targets + 1) % 3])  # all wrong where the others are right
+        sizes = {"R1": count, "R1 test": count}
+        return replace(data, test=Parts(twice, targets, data.test.collate, None, sizes, beside=count))
+
+    monkeypatch.setattr("sparring.lab.probing.find", lambda name: replace(entry, load=load))
+    both = probe_run(tmp_path, "snli", examples=60)
+    assert both["accuracy"] == both["accuracy R1"] == alone["accuracy"]
+    assert max(both["accuracy R1 test"]) < min(alone["accuracy"])

@@ -25,7 +25,7 @@ from sparring.lab.report.panels import draw, merged, shared_scale
 from sparring.lab.report.plots import pooled
 from sparring.lab.report.story import Chapter, write_story
 from sparring.lab.report.svg import WIDTH, lines, log_ticks, scatter, ticks
-from sparring.lab.report.sweeps import grouped, sweep_sections
+from sparring.lab.report.sweeps import Baseline, grouped, sweep_sections
 from sparring.lab.report.verdicts import headline
 from sparring.lab.runs.files import write_json
 from sparring.lab.runs.run import execute
@@ -191,7 +191,7 @@ def test_a_sweep_from_zero_has_no_logarithmic_axis() -> None:
     spread, zero = swept("salt", [1.0], [2.0]), swept("smart", [1.0], [2.0])
     spread["log"] = {"radius": True}
     zero["trials"][0]["settings"]["radius"] = 0.0
-    (section,) = sweep_sections([spread, zero], {}, 8)
+    (section,) = sweep_sections([spread, zero], [], 8)
     (chart,) = section["charts"]
     assert ">0</text>" in chart["drawing"]
 
@@ -432,3 +432,21 @@ def test_the_demo_names_methods_and_settings_that_exist() -> None:
 def test_no_epoch_lies_between_two(xs: tuple[float, ...], marks: list[str]) -> None:
     drawing = lines({"plain": (xs, [0.5] * len(xs))}, "epoch", "loss", {})
     assert re.findall(r'class="tick"[^>]*middle">([^<]*)<', drawing) == marks
+
+
+def test_a_sweep_is_compared_with_a_baseline_of_the_same_settings_alone() -> None:
+    values = {"epochs": 10, "lr": 0.1}  # the baseline knows no norm
+    long = Baseline("sequential-digits", "tiny", 3.0, values, {})
+    short = Baseline("sequential-digits", "tiny", 9.0, values, {"epochs": 1})
+    elsewhere = Baseline("smnist", "tiny", 5.0, values, {"epochs": 1})
+    once, linf, plain = (swept("salt", [8.0, 9.0], changes=c) for c in ("epochs=1", "epochs=1 norm=linf", ""))
+    assert [base.suits(once) for base in (long, short, elsewhere)] == [False, True, False]
+    assert [base.suits(linf) for base in (long, short, elsewhere)] == [False, True, False]
+    assert [base.suits(plain) for base in (long, short, elsewhere)] == [True, False, False]
+    drawn = {}
+    for name, bases in {"none": [], "other": [long], "same": [long, short]}.items():
+        (section,) = sweep_sections([once], bases, 8)
+        drawn[name] = str(section["charts"])
+    assert drawn["none"] == drawn["other"]
+    assert "baseline" in drawn["same"]
+    assert "baseline" not in drawn["none"]

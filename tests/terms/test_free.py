@@ -164,3 +164,27 @@ def test_passes_are_counted_alike_however_the_losses_are_asked_for(recipe) -> No
         assert all(ran == forward for ran, forward, _ in spent)
     else:  # each replay is a step of its own
         assert spent[1] == (3, 1, 1)
+
+
+def test_free_at_rolled_back_goes_on_as_one_that_was_built_anew() -> None:
+    """The gradient of the batch before the roll-back belongs to another perturbation."""
+    make = lambda model: sp.recipes.free_at(model, sp.cross_entropy, ball=sp.Linf(RADIUS), steps=2, step_size=SIZE)
+    data = list(batches(3))
+
+    def train(objective: sp.Objective, x: Tensor, y: Tensor) -> list[float]:
+        optimiser, losses = torch.optim.SGD(objective.model.parameters(), 0.1), []
+        for loss in objective.steps(x, y):
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        return losses
+
+    live = make(build())
+    train(live, *data[0])
+    saved = copy.deepcopy(live.state_dict())
+    train(live, *data[1])
+    live.load_state_dict(saved)
+    fresh = make(copy.deepcopy(live.model))
+    fresh.load_state_dict(saved)
+    assert train(live, *data[2]) == train(fresh, *data[2])

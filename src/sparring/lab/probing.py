@@ -4,6 +4,7 @@ The features are what enters the last linear layer that runs. A linear probe is 
 task's training examples, another part for every seed, and scored as the task scores its models.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def probe_run(folder: Path, name: str, data: Path | None = None, examples: int =
     test = other.test or other.validation
     known, asked = features(session.model, other.train), features(session.model, test)
     size = min(examples, max(2, 4 * len(known) // 5))
-    split = Split({"features": asked} if isinstance(test.inputs, dict) else asked, test.targets)
+    inputs = {"features": asked} if isinstance(test.inputs, dict) else asked
+    split = replace(test, inputs=inputs, collate=None, lengths=None)  # of the same parts as what it stands for
     figures: dict[str, list[float]] = {}
     for seed in range(SEEDS):
         index = torch.from_numpy(np.random.default_rng(seed).permutation(len(known))[:size])

@@ -250,6 +250,7 @@ class FreeAT(nn.Module, Leading):
             keys = sorted((k for k in state_dict if k.startswith(start)), key=lambda k: int(k.rpartition(".")[2]))
             parts[part] = tuple(state_dict.pop(key).clone() for key in keys)
         self.carried = State(**parts)
+        self._captured, self._slots = None, []  # a gradient of the step before belongs to another perturbation
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

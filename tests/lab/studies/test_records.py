@@ -96,6 +96,16 @@ def test_a_record_belongs_to_its_setting_seed_role_and_version() -> None:
     assert not older.of(entry.setting("noise", seed=3, overrides={"radius": 0.5, "weight": 2.0}), "tuning", 1)
 
 
+def test_before_there_was_validated_all_of_the_held_out_sentences_validated() -> None:
+    entry = task("sst-2")
+    setting, all_of_them = (entry.setting("plain", "small", overrides=changes) for changes in ({}, {"validated": 0}))
+    assert setting["validated"] == 1000
+    values = {name: value for name, value in setting.values.items() if name != "validated"}
+    line = {**LINE, "task": "sst-2", "scale": "small", "method": "plain", "seed": setting.seed, "values": values}
+    assert not Record(line).of(setting, "tuning", 1)
+    assert Record(line).of(all_of_them, "tuning", 1)
+
+
 def test_a_figure_that_the_runs_do_not_have_is_no_divergence() -> None:
     whole = Record({**LINE, "seed": 1, "test": {"accuracy": 90.0, "margin": None}})
     assert whole.figure("test", "accuracy") == 90.0

@@ -147,3 +147,10 @@ def test_a_study_that_was_never_run_says_what_it_would_take(tmp_path: Path) -> N
     assert results(STUDY, tmp_path).sentence == "open: nothing has been run"
     begun = results(replace(plant(tmp_path, {}, 5), hours=6), tmp_path)
     assert begun.hours_left == 0  # what was recorded counts, not the estimate
+
+
+def test_gains_without_any_spread_settle_nothing() -> None:
+    """Runs that all kept one start have gains of exactly zero: that refutes nothing, and a constant gain confirms nothing."""
+    assert judge([0.0] * 5, 4.4).verdict == "open"
+    assert judge([2.0] * 5, 2.0).verdict == "open"
+    assert judge([0.0, 0.0, 0.0, 0.0, 0.01], 4.4).verdict == "refuted"

@@ -106,12 +106,16 @@ def test_other_contents_of_a_folder_are_another_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rte", "multi30k"])
-def test_encoders_that_are_ours_have_no_new_setting(name: str) -> None:
-    """Records and run folders of studies were made without one."""
+def test_encoders_that_are_ours_have_no_new_setting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records and run folders of studies were made without one; but where MiniLM is missing, `auto` is another run."""
+    monkeypatch.setattr("sparring.lab.tasks.encoders.minilm_folder", lambda: Path("here"))
     for encoder in ("scratch", "auto", "minilm"):
         setting = task(name).setting("plain", overrides={"encoder": encoder})
         assert dict(setting.overrides) == {"encoder": encoder}
         assert "encoder_contents" not in setting
+    monkeypatch.setattr("sparring.lab.tasks.encoders.minilm_folder", lambda: None)
+    assert task(name).setting("plain", overrides={"encoder": "auto"})["encoder_contents"] == "scratch"
+    assert "encoder_contents" not in task(name).setting("plain", overrides={"encoder": "scratch"})
 
 
 def test_a_run_is_not_scored_with_other_files_than_it_was_trained_with(tmp_path: Path) -> None:

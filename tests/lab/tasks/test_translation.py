@@ -1,7 +1,9 @@
 """Translation tasks: two places with two balls, BLEU with its signature, batches by tokens, averaged weights."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -221,3 +223,30 @@ def test_plain_epochs_may_come_first_and_are_shared_by_methods_and_seeds(tmp_pat
         assert all(torch.equal(mine[name], learnt[name]) for name in learnt)
     fresh = prepare(settings[0]).model.state_dict()
     assert not torch.equal(fresh["source_words.weight"], learnt["source_words.weight"])
+
+
+def test_the_free_methods_ascend() -> None:
+    """Batches by tokens hardly ever share a shape, so a single pass of FreeAT would be plain training under another name."""
+    losses = {}
+    for name in ("plain", "free_at", "free_lb"):
+        session = prepare(task("multi30k").setting(name, overrides=SHORT))
+        inputs, targets = session.data.train.batch(torch.arange(6))
+        losses[name] = [float(loss.detach()) for loss in walk(session, inputs, targets)]
+    assert len(losses["plain"]) == 1
+    assert len(losses["free_at"]) == len(losses["free_lb"]) == 3
+    assert losses["free_at"][0] == losses["plain"][0]
+    assert (
+        losses["free_at"][2] > losses["free_at"][1] > losses["free_at"][0]
+    )  # no update between: nothing but the ascent
+    with pytest.raises(
+        LabError, match="steps=1 leaves free_at no ascent: its first point is the start; use at least 2"
+    ):
+        prepare(task("multi30k").setting("free_at", overrides={**SHORT, "steps": 1}))
+
+
+def walk(session: Any, inputs: Any, targets: Any) -> Iterator[torch.Tensor]:
+    """The losses of a step, each after its backward pass; dropout is left out."""
+    session.model.eval()
+    for loss in session.objective.steps(inputs, targets):
+        loss.backward()
+        yield loss

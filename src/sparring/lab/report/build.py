@@ -19,7 +19,7 @@ from ..runs.shapes import SWEEP
 from . import plots
 from .panels import diagnostics, grouped_figures, learning_curves
 from .story import Chapter, read_story
-from .sweeps import sweep_sections
+from .sweeps import Baseline, sweep_sections
 from .units import with_unit
 from .verdicts import headline, number, verdict
 
@@ -121,12 +121,18 @@ def build(out: Path, to: Path, complain: Callable[[str], None] = lambda sentence
     for sentence in damaged:
         complain(f"left out of the report: {sentence}")
     swept = {(s["task"], s["scale"], s["method"]) for s in sweeps}
-    baselines = {}
+    baselines = []
     for comparison in found:
         base = next(row for row in comparison.rows if row.variant == comparison.baseline)
-        if (comparison.task, comparison.scale, base.runs[0].config["method"]) not in swept:
-            known = [run.result["validation"][comparison.score] for run in base.runs]
-            baselines[comparison.task, comparison.scale] = sum(known) / len(known)
+        method = base.runs[0].config["method"]
+        for row in comparison.rows:
+            config = row.runs[0].config
+            if config["method"] == method and (comparison.task, comparison.scale, method) not in swept:
+                scores = [run.result["validation"][comparison.score] for run in row.runs]
+                mean = sum(scores) / len(scores)
+                baselines.append(
+                    Baseline(comparison.task, comparison.scale, mean, config["values"], config["overrides"])
+                )
     template = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .panels import Chart, chart
@@ -17,6 +18,24 @@ def fixed(summary: Summary) -> str:
     """The settings that a sweep changed and did not search, as its name lists them after the seeds."""
     seeds_and_changes = summary["name"].partition("] seeds ")[2]
     return str(seeds_and_changes.partition(" ")[2])
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a sweep can be compared with: the mean validation score of a task's baseline, and the settings it was run with."""
+
+    task: str
+    scale: str
+    score: float
+    values: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+    def suits(self, summary: Summary) -> bool:
+        """Whether it was run with the fixed changes of a sweep, as far as it knows such settings, and no others."""
+        parts = (change.partition("=") for change in fixed(summary).split())
+        changes = {name: value for name, _, value in parts if name in self.values}
+        same = changes == {name: str(value) for name, value in self.overrides.items()}
+        return (self.task, self.scale) == (summary["task"], summary["scale"]) and same
 
 
 def grouped(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
@@ -62,12 +81,12 @@ def sensitivity(
     return chart(f"{first['score']} against {name}", drawing, legend)
 
 
-def sweep_sections(summaries: Sequence[Summary], baselines: Mapping[tuple[str, str], float], palette: int) -> Any:
+def sweep_sections(summaries: Sequence[Summary], baselines: Sequence[Baseline], palette: int) -> Any:
     """What the page shows about every group of sweeps: heading, charts and the best trials.
 
     Args:
         summaries: of all sweeps of the folder.
-        baselines: the validation score to compare with, by task and scale.
+        baselines: what to compare with, where one suits.
         palette: how many colours there are; a method has the same one in every picture.
     """
     groups = grouped(summaries)
@@ -76,7 +95,7 @@ def sweep_sections(summaries: Sequence[Summary], baselines: Mapping[tuple[str, s
     made = []
     for group in groups:
         first = next(iter(group.values()))
-        reference = baselines.get((first["task"], first["scale"]))
+        reference = next((baseline.score for baseline in baselines if baseline.suits(first)), None)
         charts = [sensitivity(group, name, colours, reference) for name in first["log"]]
         methods = ", ".join(dict.fromkeys(one["method"] for one in group.values()))
         heading = [f"{first['task']} ({first['scale']})", methods, fixed(first)]

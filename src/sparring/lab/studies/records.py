@@ -18,6 +18,8 @@ from ..runs.shapes import RECORD
 from ..task import Setting
 
 Role = Literal["tuning", "evaluation"]
+# What was done before a setting existed whose default does something else.
+BEFORE = {"validated": 0}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Record:
     def of(self, setting: Setting, role: Role, version: int) -> bool:
         """Whether it is the run of that setting in that role.
 
-        A setting that the record does not know came later; its default is what used to happen without it.
+        A setting that the record does not know came later; its default is what used to happen without it, but for those of
+        `BEFORE`.
         """
         mine, theirs = self.entries, setting
         if (mine["task"], mine["scale"], mine["method"]) != (theirs.task, theirs.scale, theirs.method):
@@ -56,7 +59,10 @@ class Record:
 
 def sides(setting: Setting) -> list[tuple[str, Any, Any]]:
     """Every setting with its value, and what to take where a record lacks it: the same, unless the study asks for it."""
-    return [(name, value, None if name in setting.overrides else value) for name, value in setting.values.items()]
+    return [
+        (name, value, BEFORE.get(name, None if name in setting.overrides else value))
+        for name, value in setting.values.items()
+    ]
 
 
 def append(path: Path, entries: Mapping[str, Any]) -> None:

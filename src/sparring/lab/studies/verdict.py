@@ -83,7 +83,8 @@ def judge(gains: Sequence[float], effect: float | None, level: float = LEVEL, ad
 
     *refuted*: the 95 % interval lies below half of the reported effect (below zero where none is reported).
     *confirmed*: it does not, and the corrected interval lies above zero.
-    *open*: neither, or fewer than five seeds.
+    *open*: neither, or fewer than five seeds, or gains that are all the same to the last digit: an interval without width
+    comes from runs that ended in the same network, not from certainty.
 
     Args:
         gains: paired by seed, positive where the claim says so.
@@ -96,7 +97,7 @@ def judge(gains: Sequence[float], effect: float | None, level: float = LEVEL, ad
     p_value = narrow.p_value if adjusted is None else adjusted
     half = (effect or 0.0) / 2
     verdict: Verdict = "open"
-    if len(gains) >= FEWEST and narrow.interval is not None and not math.isnan(narrow.mean):
+    if len(gains) >= FEWEST and len(set(gains)) > 1 and narrow.interval is not None and not math.isnan(narrow.mean):
         if narrow.interval[1] < half:
             verdict = "refuted"
         elif p_value is not None and p_value < LEVEL and narrow.mean > 0:

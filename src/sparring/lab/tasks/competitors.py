@@ -85,6 +85,10 @@ def objective(name: str, kit: Kit, model: nn.Module, setting: Setting, data: Dat
         return sp.Objective(model, loss, term, **options)
     ascent = {"steps": setting["steps"], "step_size": setting["step_size"] or None, "update": setting["update"]}
     ascent["start"] = start_of(setting)
+    if name.startswith("free") and setting["steps"] < 2:
+        raise LabError(
+            f"steps={setting['steps']} leaves {name} no ascent: its first point is the start; use at least 2"
+        )
     if name in ("free_lb", "free_lb_regulariser"):
         penalty = penalty_of(setting, data) if name == "free_lb_regulariser" else None
         return sp.recipes.free_lb(model, loss, at=site, ball=ball, penalty=penalty, weight=weight, **ascent, **options)
@@ -111,7 +115,9 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
     """
     radius: dict[str, Value] = {"radius": ascent["radius"], "norm": "l2"}
     follower: dict[str, Value] = {"norm": "l2", "update": "normalised", "step_size": 0.0, **ascent}
-    free: dict[str, Value] = {**follower, "start": "uniform"}  # FreeLB's own, at every scale
+    # Of the free methods K counts the points, of which the first is the start: theirs is 3, at every scale, as FreeLB's start is.
+    free: dict[str, Value] = {**follower, "steps": 3}
+    averaged: dict[str, Value] = {**free, "start": "uniform"}
     charged: dict[str, Value] = {"penalty": "kl"}
 
     def method(name: str, summary: str, *parts: dict[str, Value], **more: Value) -> Method:
@@ -120,7 +126,8 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
             settings.update(part)
         settings.update(more)
         # The paper's start is the deviation of a Gaussian: nothing for a method that starts uniformly.
-        published = {key: value for key, value in paper.items() if settings.get(key, "uniform") != "uniform"}
+        kept = ("steps",) if name.startswith("free") else ()
+        published = {k: v for k, v in paper.items() if settings.get(k, "uniform") != "uniform" and k not in kept}
         return Method(name, summary, partial(objective, name, kit), settings, {"paper": published})
 
     return (
@@ -128,9 +135,9 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
         method("noise", "divergence to random embeddings nearby: the control", radius, charged),
         method("r_drop", "two passes that differ in dropout only: the control", penalty="symmetric_kl"),
         method("adversarial_training", "Adv: loss at the worst embeddings nearby", follower),
-        method("free_at", "FreeAT: replays the batch, an update each time", follower, start=0.0),
-        method("free_lb", "FreeLB: loss averaged over the points of an ascent", free),
-        method("free_lb_regulariser", "FreeLB as SALT runs it: divergence averaged over an ascent", free, charged),
+        method("free_at", "FreeAT: replays the batch, an update each time", free, start=0.0),
+        method("free_lb", "FreeLB: loss averaged over the points of an ascent", averaged),
+        method("free_lb_regulariser", "FreeLB as SALT runs it: divergence averaged over an ascent", averaged, charged),
         method(
             "smart", "smoothness plus the Bregman proximal term", follower, penalty="symmetric_kl", proximal_weight=1.0
         ),

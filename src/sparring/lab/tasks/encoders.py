@@ -37,9 +37,12 @@ def encoder_contents(values: Mapping[str, Value], data: Path | None) -> dict[str
     """For `Task.derive`: a fingerprint of the folder that the user gives as `encoder`, so that other weights are other runs.
 
     Files are read whole, once a process: time and size alone would make a copied folder another encoder, and a run reads
-    the weights anyway. MiniLM and `scratch` come with their packages and get no fingerprint.
+    the weights anyway. MiniLM and `scratch` come with their packages and get no fingerprint; `auto` that finds no MiniLM is
+    another run than `auto` that does.
     """
     encoder = str(values["encoder"])
+    if encoder == "auto" and minilm_folder() is None:
+        return {"encoder_contents": "scratch"}
     files = [] if encoder in OURS else files_of(encoder)
     sums = sorted(fingerprint(files, Path(encoder).resolve()).items())
     return {"encoder_contents": hashlib.sha256(repr(sums).encode()).hexdigest()[:12]} if files else {}
