@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 
 from sparring.lab.cli import work as cli_work
 from sparring.lab.cli.demonstration import CHANGES, CHAPTERS, do_demo

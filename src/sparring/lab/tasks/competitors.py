@@ -104,7 +104,13 @@ def objective(name: str, kit: Kit, model: nn.Module, setting: Setting, data: Dat
     return sp.Objective(model, loss, term, **options)
 
 
-def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], seen_through: float) -> tuple[Method, ...]:
+def competitors(
+    kit: Kit,
+    ascent: dict[str, Value],
+    paper: dict[str, Value],
+    seen_through: float,
+    small: dict[str, Value] | None = None,
+) -> tuple[Method, ...]:
     """The table of methods.
 
     Args:
@@ -112,6 +118,7 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
         ascent: the follower's settings.
         paper: what the paper sets instead, at the scale `paper`.
         seen_through: start of SALT's follower: so far away that single precision can differentiate its step.
+        small: what every ascent sets instead at the scale `small`.
     """
     radius: dict[str, Value] = {"radius": ascent["radius"], "norm": "l2"}
     follower: dict[str, Value] = {"norm": "l2", "update": "normalised", "step_size": 0.0, **ascent}
@@ -126,9 +133,12 @@ def competitors(kit: Kit, ascent: dict[str, Value], paper: dict[str, Value], see
             settings.update(part)
         settings.update(more)
         # The paper's start is the deviation of a Gaussian: nothing for a method that starts uniformly.
-        kept = ("steps",) if name.startswith("free") else ()
-        published = {k: v for k, v in paper.items() if settings.get(k, "uniform") != "uniform" and k not in kept}
-        return Method(name, summary, partial(objective, name, kit), settings, {"paper": published})
+        own = ("steps",) if name.startswith("free") else ()
+        published = {k: v for k, v in paper.items() if settings.get(k, "uniform") != "uniform" and k not in own}
+        own = ("start",) if name.startswith("free") else ()
+        measured = {k: v for k, v in (small or {}).items() if "update" in settings and k not in own}
+        scales = {scale: values for scale, values in (("small", measured), ("paper", published)) if values}
+        return Method(name, summary, partial(objective, name, kit), settings, scales)
 
     return (
         Method("plain", "training as usual", partial(objective, "plain", kit)),

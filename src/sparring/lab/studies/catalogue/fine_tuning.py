@@ -66,7 +66,7 @@ def fine_tuning(
             Expect("smart", "plain", smart - plain),
             Expect("salt", "noise"),
         ),
-        settings={"steps": 1, **settings},
+        settings={"steps": 1, "start": 1e-4, **settings},
         tuning=tuning or {},
         hours=hours,
         needs=("transformers", MINILM),
