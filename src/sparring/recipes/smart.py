@@ -41,7 +41,7 @@ def smart(
 ) -> Objective:
     """SMART (Jiang et al. 2020): smoothness (ascent, symmetric KL) plus a Bregman proximal term against averaged weights.
 
-    The published radius and step are tiny; see the SALT page for what that means and try `ball=sp.L2(1.0), step_size=None`.
+    The published radius and step are tiny; see the SALT page for what that means and try `ball=sp.L2(0.1), step_size=None`.
 
     >>> import sparring as sp, torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
