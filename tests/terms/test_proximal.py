@@ -1,7 +1,6 @@
 """SMART's averaged weights follow every optimiser, and say so when they were left behind."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -81,22 +80,3 @@ def test_a_checkpoint_of_the_objective_keeps_the_average() -> None:
     for name, value in averages[0].items():
         assert torch.equal(averages[1][name], value)
     assert not torch.equal(averages[0]["0.weight"], objectives[0].model[0].weight)
-
-
-def test_a_model_that_is_loaded_before_the_first_step_is_not_pulled_back() -> None:
-    """The usual order of a loop of one's own: build the objective, load the checkpoint, train."""
-    x, y = torch.randn(6, 4), torch.arange(6) % 3
-    weights = {name: value + 1 for name, value in build().state_dict().items()}
-    losses = []
-    for late in (False, True):
-        model = build()
-        if not late:
-            model.load_state_dict(weights)
-        objective = sp.recipes.smart(model, sp.cross_entropy, ball=sp.L2(0.5), step_size=None)
-        if late:
-            model.load_state_dict(weights)
-        torch.manual_seed(1)
-        with pytest.warns(UserWarning, match=r"save and load objective.state_dict") if late else nullcontext():
-            losses.append(float(objective(x, y).detach()))
-        assert objective.diagnostics["proximal/penalty"] == 0
-    assert losses[0] == losses[1]

@@ -76,10 +76,9 @@ class Proximal(nn.Module, Playable):
                     "the model was sharded after its objective was built, and SMART's averaged weights were not: call "
                     "fully_shard(model) first and build the objective on it"
                 )
-        new = self._watch is None or self._watch.known != {id(p) for p in parameters}
-        if self._watch is None or new:
+        if self._watch is None or self._watch.known != {id(p) for p in parameters}:
             self._watch = Updates(parameters)
-        if self._reloaded:
+        elif self._reloaded:
             warnings.warn(
                 "the model was loaded without its objective: SMART's averaged weights start anew from the loaded ones; "
                 "save and load objective.state_dict() to keep them",
@@ -88,7 +87,7 @@ class Proximal(nn.Module, Playable):
             for average, parameter in zip(self.averages.values(), parameters, strict=True):
                 average.copy_(parameter)
             self._watch.changed()
-        elif not new and self._watch.changed():
+        elif self._watch.changed():
             self.updates += 1
             beta = self.decay(int(self.updates)) if callable(self.decay) else self.decay
             torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in parameters], 1 - beta)
