@@ -87,7 +87,7 @@ def test_a_mask_in_pieces_is_found_for_the_piece_that_counts() -> None:
 def test_the_classifier_takes_over_embedding_and_lstm_only() -> None:
     reader, classifier = session_of("imdb-words", "plain").model, session_of("imdb", "plain").model
     before = {name: value.clone() for name, value in classifier.state_dict().items()}
-    adopt(classifier, reader.state_dict())
+    assert not adopt(classifier, reader.state_dict(), task("imdb").setting("plain", "tiny"))
     for name, value in classifier.state_dict().items():
         expected = reader.state_dict()[name] if name.startswith(("embedding", "lstm")) else before[name]
         assert torch.equal(value, expected), name

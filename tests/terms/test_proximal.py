@@ -52,18 +52,78 @@ def test_an_optimiser_of_other_parameters_does_not_count() -> None:
     assert int(term.updates) == 0
 
 
+X, Y = torch.linspace(-1, 1, 24).view(6, 4), torch.arange(6) % 3
+
+
+def smart(model: nn.Module) -> tuple[sp.Objective, Proximal]:
+    objective = sp.recipes.smart(model, sp.cross_entropy, ball=sp.L2(0.5), step_size=None, decay=0.5)
+    return objective, next(t for t in objective.terms if isinstance(t, Proximal))
+
+
+def update(objective: sp.Objective) -> None:
+    objective(X, Y).backward()
+    torch.optim.SGD(objective.model.parameters(), lr=0.5).step()
+
+
+def moved(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value + 1 for name, value in model.state_dict().items()}
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
 def test_a_checkpoint_of_the_model_alone_warns_and_starts_anew() -> None:
-    model = build()
-    objective = sp.recipes.smart(model, sp.cross_entropy, ball=sp.L2(0.5), step_size=None)
-    x, y = torch.randn(6, 4), torch.arange(6) % 3
-    objective(x, y)
-    with torch.no_grad():
-        loaded = {name: value + 1 for name, value in copy.deepcopy(model.state_dict()).items()}
-    model.load_state_dict(loaded)
+    objective, term = smart(build())
+    update(objective)
+    objective(X, Y)
+    objective.model.load_state_dict(moved(objective.model))
     with pytest.warns(UserWarning, match=r"save and load objective.state_dict"):
-        objective(x, y)
-    (term,) = [t for t in objective.terms if isinstance(t, Proximal)]
-    torch.testing.assert_close(list(term.averages.values()), [p.detach() for p in model.parameters()])
+        objective(X, Y)
+    torch.testing.assert_close(list(term.averages.values()), weights(objective.model))
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["unused", "called once"])
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "one layer"])
+def test_weights_that_come_before_the_first_update_are_where_the_average_starts(looked: bool, part: bool) -> None:
+    """The objective is built, then pretrained weights are loaded: nothing was averaged, so nothing is lost and nobody is warned."""
+    objective, term = smart(build())
+    if looked and not part:
+        objective(X, Y)
+    target = objective.model[2] if part else objective.model
+    target.load_state_dict(moved(target))
+    start = weights(objective.model)
+    update(objective)
+    torch.testing.assert_close(list(term.averages.values()), start)
+    term.follow()
+    expected = [(s + p) / 2 for s, p in zip(start, weights(objective.model))]
+    torch.testing.assert_close(list(term.averages.values()), expected)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "in use"])
+@pytest.mark.parametrize("order", ["model first", "averages first"])
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_checkpoint_of_both_keeps_the_average_in_either_order(used: bool, order: str, updates: int) -> None:
+    saved, kept = smart(build())
+    for _ in range(updates):
+        update(saved)
+    model, average = copy.deepcopy(saved.model.state_dict()), copy.deepcopy(kept.state_dict())
+    objective, term = smart(build())
+    if used:
+        update(objective)
+        objective(X, Y)
+    loads = [lambda: objective.model.load_state_dict(model), lambda: term.load_state_dict(average)]
+    for load in loads if order == "model first" else reversed(loads):
+        load()
+    objective(X, Y)
+    assert int(term.updates) == updates
+    torch.testing.assert_close(list(term.averages.values()), [average[f"average{i}"] for i in range(4)])
+    for one, parameters in ((kept, saved.model), (term, objective.model)):
+        with torch.no_grad():
+            for parameter in parameters.parameters():
+                parameter.mul_(2)
+        one.follow()
+    torch.testing.assert_close(list(term.averages.values()), list(kept.averages.values()))
 
 
 def test_a_checkpoint_of_the_objective_keeps_the_average() -> None:

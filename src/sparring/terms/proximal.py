@@ -50,7 +50,7 @@ class Proximal(nn.Module, Playable):
             self.register_buffer(f"average{index}", parameter.detach().clone())
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         self._watch: Updates | None = None
-        self._reloaded = False
+        self._model_loaded = self._averages_loaded = False  # since the last look
         model.register_load_state_dict_post_hook(self._model_was_loaded)
 
     @property
@@ -76,25 +76,31 @@ class Proximal(nn.Module, Playable):
                     "the model was sharded after its objective was built, and SMART's averaged weights were not: call "
                     "fully_shard(model) first and build the objective on it"
                 )
+        first = self._watch is None and not self.updates  # whatever happened to the weights so far, nothing was averaged
+        changed = False
         if self._watch is None or self._watch.known != {id(p) for p in parameters}:
             self._watch = Updates(parameters)
-        elif self._reloaded:
-            warnings.warn(
-                "the model was loaded without its objective: SMART's averaged weights start anew from the loaded ones; "
-                "save and load objective.state_dict() to keep them",
-                stacklevel=2,
-            )
+        else:
+            changed = self._watch.changed()
+        if (first or self._model_loaded) and not self._averages_loaded:
+            if self.updates:
+                warnings.warn(
+                    "the model was loaded without its objective: SMART's averaged weights start anew from the loaded ones; "
+                    "save and load objective.state_dict() to keep them",
+                    stacklevel=2,
+                )
             for average, parameter in zip(self.averages.values(), parameters, strict=True):
                 average.copy_(parameter)
-            self._watch.changed()
-        elif self._watch.changed():
+        elif changed:
             self.updates += 1
             beta = self.decay(int(self.updates)) if callable(self.decay) else self.decay
             torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in parameters], 1 - beta)
-        self._reloaded = False
+        self._model_loaded = self._averages_loaded = False
 
     def _model_was_loaded(self, *_: object) -> None:
-        self._reloaded = True
+        self._model_loaded = True
+        if self._watch is not None:
+            self._watch.changed()  # a load is no update
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         self.follow()  # an update made since the last pass belongs to what is saved
@@ -102,7 +108,7 @@ class Proximal(nn.Module, Playable):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._reloaded = False
+        self._averages_loaded = True
         if self._watch is not None:
             self._watch.changed()
 
