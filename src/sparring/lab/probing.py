@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor, nn
 
 from .errors import LabError, first_line
@@ -67,6 +66,8 @@ class Probe(nn.Module):
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         super().__init__()
+        from sklearn.linear_model import LogisticRegression, Ridge
+
         self.centre, self.scale = x.mean(0), x.std(0).clamp_min(1e-6)
         inputs, wanted = ((x - self.centre) / self.scale).numpy(), y.numpy()
         fitted: Any = Ridge() if y.is_floating_point() else LogisticRegression(max_iter=2000)

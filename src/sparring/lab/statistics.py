@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtr, stdtrit  # Student's distribution and its inverse
 
 ROUNDING = 1e-12  # of the figures: a difference below that is none
 
@@ -83,7 +83,7 @@ def paired(baseline: Sequence[float], method: Sequence[float], confidence: float
     if deviation is None:
         return Difference(centre, None, None, pairs=count)
     error = deviation / math.sqrt(count)
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * error
+    half = float(stdtrit(count - 1, (1 + confidence) / 2)) * error
     certain = 1.0 if centre == 0 else 0.0  # all differences are equal
-    p_value = float(2 * stats.t.sf(abs(centre) / error, count - 1)) if error else certain
+    p_value = float(2 * stdtr(count - 1, -abs(centre) / error)) if error else certain
     return Difference(centre, (centre - half, centre + half), p_value, pairs=count)

@@ -1,12 +1,20 @@
 """scikit-learn's handwritten digits, the one data set that is always there: as images and as sequences."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from .errors import DataError
 from .records import Images, holdout
 
 TEST = 0.2
+
+
+def handwritten() -> tuple[np.ndarray, np.ndarray]:
+    """The 1,797 digits as they come: 64 values of 0 to 16 each, and labels."""
+    from sklearn.datasets import (
+        load_digits,
+    )  # here, since scikit-learn takes a second that every command would wait for
+
+    return load_digits(return_X_y=True)
 
 
 def digits(split: str = "train", seed: int = 0) -> Images:
@@ -20,9 +28,9 @@ def digits(split: str = "train", seed: int = 0) -> Images:
         split: `"train"`, `"test"` or `"all"`.
         seed: Of the split.
     """
-    raw = load_digits()
-    images = np.round(raw.images * (255 / 16)).astype(np.uint8)
-    whole = Images(images, raw.target.astype(np.int64), tuple("0123456789"))
+    values, labels = handwritten()
+    images = np.round(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    whole = Images(images, labels.astype(np.int64), tuple("0123456789"))
     if split == "all":
         return whole
     if split not in ("train", "test"):

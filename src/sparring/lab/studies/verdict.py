@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
 from ..statistics import holm, paired, spread
 
 Verdict = Literal["confirmed", "refuted", "open"]
@@ -57,6 +55,8 @@ class Finding:
 
 def power(effect: float, deviation: float, seeds: int, level: float = LEVEL) -> float:
     """Chance that Student's paired test finds a mean gain of `effect` when gains scatter by `deviation`."""
+    from scipy import stats  # takes a second to import
+
     if seeds < 2:
         return 0.0
     if deviation == 0:

@@ -144,7 +144,7 @@ TRANSLATION = Study(
     better="higher",
     arms=arms(*[over("radius", 0.1, 0.3, 1.0)] * 3),
     expects=(Expect("salt", "smart", 1.3), Expect("smart", "plain", 0.8), Expect("salt", "noise")),
-    hours=10,
+    hours=50,
     shrunk="Multi30k De-En (29,000 pairs), two layers each way of width 128, 4,000 pieces",
 )
 STUDIES = (

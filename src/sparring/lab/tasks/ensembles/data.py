@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ...data.cifar import cifar10, cifar100
+from ...data.digits import handwritten
 from ...data.idx import mnist
 from ...data.records import Images
 from ...data.tinyimagenet import tiny_imagenet
@@ -29,7 +29,7 @@ class Attacked(Split):
 
 def digits(setting: Setting) -> Data:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels: 1,000 to train, 297 to validate, 500 to test."""
-    images, labels = load_digits(return_X_y=True)
+    images, labels = handwritten()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     inputs = (torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16)[order]
     targets = torch.tensor(labels)[order]

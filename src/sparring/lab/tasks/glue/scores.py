@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor, nn
 
 from ....metrics import expected_calibration_error, fit_temperature
@@ -43,6 +41,9 @@ def answers(model: nn.Module, split: Split, size: int = 64) -> Tensor:
 
 def evaluate(model: nn.Module, split: Split, setting: Setting) -> dict[str, float]:
     """GLUE's figures, in percent: Pearson and Spearman for scores; accuracy, Matthews, F1 and ECE for classes."""
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
     outputs, targets = answers(model, split).cpu(), split.targets.cpu()
     if outputs.shape[1] == 1:
         scores = outputs[:, 0].tolist()

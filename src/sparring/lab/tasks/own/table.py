@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes
 from torch import Tensor, nn
 
 from ...data.errors import DataError
@@ -151,6 +150,8 @@ class Coder:
 
 def sample(goal: str) -> Table:
     """The embedded example: scikit-learn's breast cancer (classes) or diabetes (numbers)."""
+    from sklearn.datasets import load_breast_cancer, load_diabetes
+
     raw = load_breast_cancer() if goal == "classes" else load_diabetes()
     name = "scikit-learn's breast cancer" if goal == "classes" else "scikit-learn's diabetes"
     answer = [raw.target_names[k] for k in raw.target] if goal == "classes" else [str(v) for v in raw.target]

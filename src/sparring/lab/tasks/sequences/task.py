@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ....metrics import expected_calibration_error
+from ...data.digits import handwritten
 from ...data.idx import mnist
 from ...errors import LabError
 from ...models.recurrent import SequenceClassifier
@@ -45,7 +45,7 @@ def sequences(images: Tensor, setting: Setting) -> Tensor:
 
 def digits(setting: Setting) -> Data:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels: 1,000 to train, 297 to validate, 500 to test."""
-    images, labels = load_digits(return_X_y=True)
+    images, labels = handwritten()
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     inputs = sequences(torch.tensor(images, dtype=torch.float32).reshape(-1, 8, 8) / 16, setting)[shuffled]
     targets = torch.tensor(labels)[shuffled]
