@@ -60,7 +60,7 @@ class WholeBatchNoise(TorchFunctionMode):
 
 
 torch.set_num_threads(1)
-changes = {"epochs": 2, "batch": batch, "optimiser": "sgd", "lr": 0.05}  # adaptive steps would magnify rounding
+changes = {"epochs": 2, "epoch_batches": 4, "batch": batch, "optimiser": "sgd", "lr": 0.05}  # adaptive steps would magnify rounding
 known = task(name).setting(method).values
 changes.update({k: v for k, v in {"hidden": 16, "width": 8, "attacked": 5, "swept": 5, "margin_steps": 2}.items() if k in known})
 if "flips" in known:
@@ -104,7 +104,7 @@ def run(folder: Path, processes: int, *arguments: str) -> None:
     ("name", "method"),
     [
         ("sequential-digits", "salt"),
-        ("sequential-digits", "adversarial_dropout"),
+        pytest.param("sequential-digits", "adversarial_dropout", marks=pytest.mark.long),
         ("digits-ensemble", "lpd"),
     ],
 )

@@ -18,7 +18,12 @@ SHORTER = {
     "epochs": 1, "attacked": 3, "swept": 3, "margin_steps": 3, "questions": 65, "examples": 96, "estimates": 3,
     "samples": 2, "test_examples": 40, "removed": 1, "correlated": 20, "scored": 20,
 }  # fmt: skip
-IMAGES = {"digits-ensemble", "sequential-digits", "dropout-images", "dropout-segmentation"}  # batches need no sorting by length
+IMAGES = {
+    "digits-ensemble",
+    "sequential-digits",
+    "dropout-images",
+    "dropout-segmentation",
+}  # batches need no sorting by length
 
 
 # Tasks of one family, which share how they are scored and their methods, run them all once and the baseline everywhere.

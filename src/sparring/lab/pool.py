@@ -18,6 +18,8 @@ from .errors import Interrupted, LabError, RunError, first_line
 from .runs import folder
 from .task import Setting
 
+PROCESSES = multiprocessing.get_context("spawn")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -164,13 +166,12 @@ def execute_all(
     """
     failures: dict[Job, LabError] = {}
     source, running = iter(jobs), dict[Future[Failure | None], Job]()
-    context = multiprocessing.get_context("spawn")
-    notices = context.SimpleQueue()
+    notices = PROCESSES.SimpleQueue()
     reader = threading.Thread(target=relay, args=(notices, notice), daemon=True)
     reader.start()
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
-    pool = ProcessPoolExecutor(cores, context, enter, (notices, 1))
+    pool = ProcessPoolExecutor(cores, PROCESSES, enter, (notices, 1))
     try:
         while True:
             while len(running) < cores and (job := next(source, None)) is not None:

@@ -76,9 +76,7 @@ class Proximal(nn.Module, Playable):
                     "the model was sharded after its objective was built, and SMART's averaged weights were not: call "
                     "fully_shard(model) first and build the objective on it"
                 )
-        first = (
-            self._watch is None and not self.updates
-        )  # whatever happened to the weights so far, nothing was averaged
+        first = self._watch is None and not self.updates  # nothing was averaged, whatever became of the weights
         changed = False
         if self._watch is None or self._watch.known != {id(p) for p in parameters}:
             self._watch = Updates(parameters)
