@@ -10,9 +10,8 @@ TEST = 0.2
 
 def handwritten() -> tuple[np.ndarray, np.ndarray]:
     """The 1,797 digits as they come: 64 values of 0 to 16 each, and labels."""
-    from sklearn.datasets import (
-        load_digits,
-    )  # here, since scikit-learn takes a second that every command would wait for
+    # Here, since scikit-learn takes a second that every command would wait for.
+    from sklearn.datasets import load_digits
 
     return load_digits(return_X_y=True)
 
