@@ -123,6 +123,7 @@ def swept(method: str, *validation: list[float], changes: str = "epochs=1", seed
     return {
         "name": f"sequential-digits tiny {method} [radius] seeds {listed} {changes}".strip(), "task": "sequential-digits",
         "scale": "tiny", "method": method, "score": "error", "better": "lower", "seeds": list(seeds),
+        "changes": {k: int(v) if v.isdigit() else v for k, _, v in (c.partition("=") for c in changes.split())},
         "log": {"radius": False}, "trials": trials,
     }  # fmt: skip
 
@@ -443,6 +444,8 @@ def test_a_sweep_is_compared_with_a_baseline_of_the_same_settings_alone() -> Non
     assert [base.suits(once) for base in (long, short, elsewhere)] == [False, True, False]
     assert [base.suits(linf) for base in (long, short, elsewhere)] == [False, True, False]
     assert [base.suits(plain) for base in (long, short, elsewhere)] == [True, False, False]
+    typed = {**once, "changes": {"epochs": 1, "encoder": "/a folder/b"}}  # whatever stands in the heading
+    assert Baseline("sequential-digits", "tiny", 9.0, {**values, "encoder": ""}, dict(typed["changes"])).suits(typed)
     drawn = {}
     for name, bases in {"none": [], "other": [long], "same": [long, short]}.items():
         (section,) = sweep_sections([once], bases, 8)

@@ -210,6 +210,43 @@ def test_a_slope_of_rounding_error_is_not_differentiated(unroll: str) -> None:
 
 
 @pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
+def test_the_share_that_is_seen_through_is_told(unroll: Any) -> None:
+    def share(x: torch.Tensor, **how: Any) -> float:
+        torch.manual_seed(0)
+        player = sp.PGD(sp.L2(1.0), **how)
+        model = nn.Sequential(nn.Linear(6, 4)).to(x.dtype)
+        objective = sp.Objective(model, sp.cross_entropy, sp.Term(sp.Input(), player, sp.kl))
+        objective(x, torch.arange(len(x)) % 4)
+        return objective.diagnostics.get("pgd/seen_through", -1.0)
+
+    x = torch.randn(8, 6)
+    near, far = {"start": 1e-5, "unroll": unroll}, {"unroll": unroll}
+    assert share(x, **far) == share(x, **far, steps=2) == share(x.double(), **near) == 1
+    assert share(x, **near) == 0
+    assert share(x, **far, update="sign") == 0
+    assert share(x) == -1  # nobody looks through a plain ascent
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    mixed = torch.cat([x, torch.zeros(8, 6)])
+    objective = sp.Objective(Half(model), sp.cross_entropy, sp.Term(sp.Input(), sp.PGD(sp.L2(1.0), **far), sp.kl))
+    objective(mixed, torch.arange(16) % 4)
+    assert objective.diagnostics["pgd/seen_through"] == 0.5
+
+
+class Half(nn.Module):
+    """Deaf to the first eight examples but for a whisper."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        volume = torch.ones(len(x), 1)
+        volume[:8] = 1e-4
+        return self.inner(x) * volume
+
+
+@pytest.mark.parametrize("unroll", ["autograd", "finite_difference"])
 def test_the_default_start_is_far_enough_for_single_precision(unroll: Any) -> None:
     """`salt(model, loss)` in float32 sees through its follower, as float64 does from the same start, before and after training."""
     torch.manual_seed(0)

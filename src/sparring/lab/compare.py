@@ -182,9 +182,9 @@ def compare(
 def corrected(rows: Sequence[Row]) -> list[Row]:
     """The rows with Holm's correction for all differences of the table."""
     p_values = {
-        place: row.difference.p_value
+        place: 1.0 if row.difference.p_value is None else row.difference.p_value
         for place, row in enumerate(rows)
-        if row.difference and row.difference.p_value is not None and row.difference.p_value == row.difference.p_value
+        if row.difference and row.difference.interval is not None and row.difference.p_value == row.difference.p_value
     }
     adjusted = dict(zip(p_values, holm(list(p_values.values()))))
     return [

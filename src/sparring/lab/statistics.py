@@ -16,7 +16,10 @@ ROUNDING = 1e-12  # of the figures: a difference below that is none
 
 @dataclass(frozen=True)
 class Difference:
-    """A method minus the baseline, seed by seed. `interval` is None with fewer than two seeds."""
+    """A method minus the baseline, seed by seed. `interval` is None with fewer than two seeds.
+
+    Differences that are all alike have no spread to test with: their p-value is None, unless they are all 0.
+    """
 
     mean: float
     interval: tuple[float, float] | None
@@ -82,8 +85,8 @@ def paired(baseline: Sequence[float], method: Sequence[float], confidence: float
     centre = 0.0 if abs(centre) <= noise else centre
     if deviation is None:
         return Difference(centre, None, None, pairs=count)
-    error = deviation / math.sqrt(count)
+    error = deviation / math.sqrt(count) if deviation > noise else 0.0
     half = float(stdtrit(count - 1, (1 + confidence) / 2)) * error
-    certain = 1.0 if centre == 0 else 0.0  # all differences are equal
-    p_value = float(2 * stdtr(count - 1, -abs(centre) / error)) if error else certain
+    alike = 1.0 if centre == 0 else None
+    p_value = float(2 * stdtr(count - 1, -abs(centre) / error)) if error else alike
     return Difference(centre, (centre - half, centre + half), p_value, pairs=count)

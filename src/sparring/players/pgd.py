@@ -1,8 +1,8 @@
 """Projected gradient ascent, plain or unrolled (the Stackelberg follower)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -141,9 +141,19 @@ class PGD(InBall):
         unit = self.ball.normalise(gradient, slot.valid)
         if not unit.requires_grad:
             return unit
-        gain = self.ball.norm(gradient.detach(), slot.valid) * self.size
-        trusted = gain > NOISE * torch.finfo(gradient.dtype).eps
+        trusted = self._sloped(gradient.detach(), slot.valid)
         return torch.where(trusted.view(-1, *(1,) * (unit.dim() - 1)), unit, unit.detach())
+
+    def _sloped(self, gradient: Tensor, valid: Tensor | None) -> Tensor:
+        """Where a gradient is more than rounding, (B,)."""
+        return self.ball.norm(gradient, valid) * self.size > NOISE * torch.finfo(gradient.dtype).eps
+
+    def seen_through(self, gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Callable[[], Tensor] | float:
+        """Share of the examples whose step has a derivative, when somebody asks: signs have none, nor has rounding."""
+        if self.update != "normalised":
+            return float(self.update != "sign")
+        kept = [(g.detach(), slot.valid) for g, slot in zip(gradients, slots, strict=True)]
+        return lambda: torch.cat([self._sloped(g, valid) for g, valid in kept]).float().mean()
 
     def share(self, game: Game) -> float | Tensor:
         """How much of the derivative counts: one number, or one per example (B,)."""
@@ -179,7 +189,9 @@ class PGD(InBall):
                 state = state.map(Tensor.detach)
         assert unperturbed is not None
         values = [without(unperturbed, d) for d in state.deltas]
-        notes = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
+        notes: dict[str, Any] = {"moved": moved(begun.deltas, values, game.slots, self.ball)}
+        if exact:
+            notes["seen_through"] = self.seen_through(gradients, game.slots)
         if exact and not (isinstance(share, float) and share == 1):
             values = [v.detach() + rows(share, v) * (v - v.detach()) for v in values]
         # The leader's backward pass goes through each unrolled gradient once more: through its backward pass, which costs

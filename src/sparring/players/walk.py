@@ -43,6 +43,7 @@ class Climber(Protocol):
     def central(self) -> bool: ...
     def share(self, game: Game) -> float | Tensor: ...
     def advance(self, state: State, gradients: Sequence[Tensor], slots: Sequence[Slot], step: int) -> State: ...
+    def seen_through(self, gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Callable[[], Tensor] | float: ...
 
 
 Gradients = tuple[list[Tensor], list[Tensor]]  # in the perturbations, and in all that the leader trains
@@ -90,7 +91,10 @@ class Walk:
             state = self.player.advance(state, gradients, game.slots, step).map(Tensor.detach)
         assert self.unperturbed is not None
         final = self._final = [without(self.unperturbed, d) for d in state.deltas]
-        notes = {"moved": moved(begun.deltas, final, game.slots, self.player.ball)}
+        notes = {
+            "moved": moved(begun.deltas, final, game.slots, self.player.ball),
+            "seen_through": self.player.seen_through(gradients, game.slots),
+        }
         if game.sharded:
             self._final = [d.requires_grad_() for d in final]
             return Response(self._final, self.unperturbed, notes, self.player.steps * 3 + 1, self.interaction)

@@ -106,9 +106,9 @@ class Proximal(nn.Module, Playable):
         self.follow()  # an update made since the last pass belongs to what is saved
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._averages_loaded = True
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._averages_loaded = all(f"{prefix}average{index}" in state_dict for index, _ in enumerate(self.names))
         if self._watch is not None:
             self._watch.changed()
 

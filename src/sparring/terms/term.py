@@ -219,6 +219,8 @@ class Term(Playable):
         else:
             assert clean is not None
             charge = step.penalty(self.penalty, clean, outputs)
+            if self.at is None and step.number in LOOKS and step.model.training:
+                ask((charge.detach() == 0).all(), partial(_say, f"{step.speaker}: {_SAME}"))
             total = charge if weight == 1 else weight * charge
             if self.supervised and step.targets is not None:
                 total = total + self.supervised * step.loss(outputs)
@@ -280,6 +282,10 @@ def _warn(name: str, response: Response) -> None:
         ask(near if still is None else near & ~still, lambda: _say(f"{name}: {_NEAR.format(float(moved()))}"))
 
 
+_SAME = (
+    "both passes gave the same outputs, so that nothing is charged: the model drew no noise of its own. It needs dropout, and "
+    "train mode"
+)
 _STILL = (
     "most examples were left unperturbed, because the gradient there is zero or not finite; start farther away "
     "(start=), or look at the outputs that the penalty compares"

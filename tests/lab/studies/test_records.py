@@ -8,7 +8,9 @@ import pytest
 
 from sparring.lab.errors import LabError
 from sparring.lab.registry import task
+from sparring.lab.studies.library import studies
 from sparring.lab.studies.records import Record, append, read
+from sparring.lab.studies.results import results
 
 LINE = {
     "task": "t",
@@ -94,6 +96,27 @@ def test_a_record_belongs_to_its_setting_seed_role_and_version() -> None:
     older = Record({**line, "values": {k: v for k, v in line["values"].items() if k != "weight"}})
     assert older.of(setting, "tuning", 1)
     assert not older.of(entry.setting("noise", seed=3, overrides={"radius": 0.5, "weight": 2.0}), "tuning", 1)
+
+
+def test_a_record_with_something_derived_is_of_another_model() -> None:
+    entry = task("few-labels-digits")
+    setting = entry.setting("noise", seed=3)
+    line = {**LINE, "task": entry.name, "method": "noise", "seed": 3}
+    assert Record({**line, "values": dict(setting.values)}).of(setting, "tuning", 1)
+    assert not Record({**line, "values": {**setting.values, "encoder_contents": "scratch"}}).of(setting, "tuning", 1)
+
+
+def test_records_are_read_alike_where_the_model_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`encoder=auto` is then another encoder; the runs that were recorded are still those of MiniLM."""
+    folder = Path(__file__).resolve().parents[3] / "studies"
+    for name in ("salt-cola", "salt-sst-2"):
+        study = studies()[name]
+        here = results(study, folder)
+        assert here.done > 20
+        with monkeypatch.context() as without:
+            without.setattr("sparring.lab.studies.study.find_spec", lambda package: None)
+            without.setattr("sparring.lab.tasks.encoders.minilm_folder", lambda: None)
+            assert repr(results(study, folder)) == repr(here)  # some figures are nan
 
 
 def test_before_there_was_validated_all_of_the_held_out_sentences_validated() -> None:

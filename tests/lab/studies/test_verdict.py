@@ -15,7 +15,7 @@ from sparring.lab.runs.files import sealed
 from sparring.lab.studies import Arm, Expect, Study
 from sparring.lab.studies.page import controls
 from sparring.lab.studies.plan import wanted
-from sparring.lab.studies.results import results
+from sparring.lab.studies.results import describe, results
 from sparring.lab.studies.verdict import holm, judge, judge_all, power, seeds_needed
 
 STUDY = Study(
@@ -154,3 +154,23 @@ def test_gains_without_any_spread_settle_nothing() -> None:
     assert judge([0.0] * 5, 4.4).verdict == "open"
     assert judge([2.0] * 5, 2.0).verdict == "open"
     assert judge([0.0, 0.0, 0.0, 0.0, 0.01], 4.4).verdict == "refuted"
+    for gain in (0.0, 0.5):
+        found = judge([gain] * 5, None)
+        assert (found.alike, found.seeds) == (True, None)
+        assert "the same with every seed" in describe(
+            STUDY, STUDY.expects[0], found, {"vat": 1.0, "plain": 1.0, "noise": 1.0}
+        )
+
+
+def test_gains_without_any_spread_take_no_part_in_holms_order() -> None:
+    real = [2.0, 2.5, 1.5, -0.2, 1.8]
+    alike, beside = judge_all([([0.5] * 5, None), (real, None)])
+    assert alike.verdict == "open"
+    assert beside.p_value == pytest.approx(
+        2 * stats.ttest_1samp(real, 0.0).pvalue
+    )  # two parts, and this one is the first
+
+
+def test_the_table_of_controls_does_not_call_equal_gains_certain(tmp_path: Path) -> None:
+    study = plant(tmp_path, {"noise": 2.0, "vat": 4.0}, 6, spread=0.0)
+    assert "not told apart" in controls([results(study, tmp_path)])

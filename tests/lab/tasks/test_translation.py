@@ -39,7 +39,7 @@ def test_source_and_target_are_two_places_with_a_ball_each(steps: list) -> None:
 
 
 def test_the_plain_loss_is_torchs_smoothed_cross_entropy() -> None:
-    session = prepare(task("multi30k").setting("plain", overrides={**SHORT, "label_smoothing": 0.2}))
+    session = prepare(task("multi30k").setting("plain", overrides={**SHORT, "label_smoothing": 0.2, "dropout": 0}))
     inputs, targets = session.data.train.batch(torch.arange(6))
     logits = session.model(**inputs)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, label_smoothing=0.2)
@@ -80,8 +80,19 @@ def test_translations_come_back_in_the_order_of_their_sources() -> None:
 
 
 def test_the_toy_language_is_learned(tmp_path: Path) -> None:
-    result = execute(task("multi30k").setting("plain", overrides={"epochs": 12}), tmp_path)
+    result = execute(task("multi30k").setting("plain", overrides={"epochs": 12, "dropout": 0}), tmp_path)
     assert result["test"]["bleu"] > 10
+
+
+def test_the_control_of_two_dropout_masks_has_dropout() -> None:
+    session = prepare(task("multi30k").setting("r_drop", overrides=SHORT))
+    batch = session.data.train.batch(torch.arange(6))
+    session.objective(*batch)
+    assert session.objective.diagnostics["r_drop/penalty"] > 1e-4
+    session = prepare(task("multi30k").setting("r_drop", overrides={**SHORT, "dropout": 0}))
+    session.objective(*batch)
+    with pytest.warns(UserWarning, match="r_drop: both passes gave the same outputs"):
+        session.objective(*batch)  # step 1, the first one that is looked at
 
 
 def test_the_score_is_of_the_mean_over_the_last_epochs() -> None:

@@ -32,9 +32,8 @@ class Baseline:
 
     def suits(self, summary: Summary) -> bool:
         """Whether it was run with the fixed changes of a sweep, as far as it knows such settings, and no others."""
-        parts = (change.partition("=") for change in fixed(summary).split())
-        changes = {name: value for name, _, value in parts if name in self.values}
-        same = changes == {name: str(value) for name, value in self.overrides.items()}
+        changes = {name: value for name, value in summary.get("changes", {}).items() if name in self.values}
+        same = changes == self.overrides
         return (self.task, self.scale) == (summary["task"], summary["scale"]) and same
 
 

@@ -50,6 +50,7 @@ SWEEP = {
     "score": str,
     "better": str,
     "seeds": [int],
+    "changes?": {str: Value},
     "log": {str: bool},
     "trials": [{"settings": {str: Value}, "value": Number, "test": Figure, "validation": [Number]}],
 }
@@ -68,6 +69,7 @@ RECORD = {
     "values": {str: Value},
     "validation": (None, {str: Figure}),
     "test": (None, {str: Figure}),
+    "diagnostics?": {str: Figure},
 }
 
 SERIES = {str: [Figure]}

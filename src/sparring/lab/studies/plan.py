@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import unknown
@@ -37,7 +37,20 @@ def wanted(study: Study, arm: Arm, trial: Mapping[str, Value], role: Role, data:
     common = {name: value for name, value in study.settings.items() if name in known}
     changes = {**common, **arm.settings, **trial, **extra}
     seeds = study.tuning_seeds if role == "tuning" else study.seeds
-    return [Wanted(arm, trial, role, task.setting(method, study.scale, seed, data, changes)) for seed in seeds]
+    settings = [task.setting(method, study.scale, seed, data, changes) for seed in seeds]
+    if study.missing:
+        settings = [without_derived(setting, changes) for setting in settings]
+    return [Wanted(arm, trial, role, setting) for setting in settings]
+
+
+def without_derived(setting: Setting, changes: Mapping[str, Value]) -> Setting:
+    """A setting to read records with where a study cannot be run: what is derived here would tell of another model."""
+    derived = setting.overrides.keys() - changes.keys()
+    values, overrides = (
+        {name: value for name, value in part.items() if name not in derived}
+        for part in (setting.values, setting.overrides)
+    )
+    return replace(setting, values=values, overrides=overrides)
 
 
 def check_settings(study: Study) -> None:

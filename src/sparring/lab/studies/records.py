@@ -20,6 +20,7 @@ from ..task import Setting
 Role = Literal["tuning", "evaluation"]
 # What was done before a setting existed whose default does something else.
 BEFORE = {"validated": 0}
+GONE = {"epsilon", "trs_epsilon"}  # settings that plain training once had without looking at them
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Record:
         """Whether it is the run of that setting in that role.
 
         A setting that the record does not know came later; its default is what used to happen without it, but for those of
-        `BEFORE`.
+        `BEFORE`. One that the record alone knows was derived from something else, another encoder or other files.
         """
         mine, theirs = self.entries, setting
         if (mine["task"], mine["scale"], mine["method"]) != (theirs.task, theirs.scale, theirs.method):
@@ -54,7 +55,9 @@ class Record:
         if (mine["seed"], mine["role"], mine["version"]) != (theirs.seed, role, version):
             return False
         known = mine["values"]
-        return all(known.get(name, later) == value for name, value, later in sides(theirs))
+        return known.keys() - GONE <= theirs.values.keys() and all(
+            known.get(name, later) == value for name, value, later in sides(theirs)
+        )
 
 
 def sides(setting: Setting) -> list[tuple[str, Any, Any]]:

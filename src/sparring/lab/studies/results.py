@@ -88,6 +88,8 @@ def describe(study: Study, expect: Expect, finding: Finding, costs: Mapping[str,
     if finding.verdict == "open":
         if len(finding.gains) < FEWEST:
             return f"{text}: open after {len(finding.gains)} of {len(study.seeds)} seeds"
+        if finding.alike:
+            return f"{text}: open, the same with every seed, which says nothing of other seeds"
         if finding.seeds is None:
             return f"{text}: open, more than 1,000 seeds would be needed"
         hours = (finding.seeds - len(finding.gains)) * (costs[expect.arm] + costs[expect.than]) / 3600

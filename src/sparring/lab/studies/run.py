@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,7 @@ def entries(study: Study, run: Wanted, path: Path) -> dict[str, Any]:
         "seconds_per_step": result["seconds_per_step"],
         "seconds": sum(epoch["seconds_per_step"] * len(epoch["losses"]) for epoch in epochs),
         "curve": [epoch["validation"].get(study.tuned_on or study.metric) for epoch in epochs],
+        "diagnostics": epochs[-1]["diagnostics"] if epochs else {},
     }
 
 
@@ -152,10 +152,9 @@ def run_study(
         say: called with a line for every run that ends.
         arms: only these arms; None: all of them.
     """
-    missing = [package for package in study.needs if find_spec(package) is None]
-    if missing:
+    if study.missing:
         raise LabError(
-            f"study {study.name} needs {' and '.join(missing)}, without which its task trains another model; install it first"
+            f"study {study.name} needs {' and '.join(study.missing)}, without which its task trains another model; install it first"
         )
     chosen = [study.arm(name).name for name in arms] if arms is not None else [arm.name for arm in study.arms]
     until = None if minutes is None else time.monotonic() + 60 * minutes

@@ -14,6 +14,7 @@ A study of your own is a file with `STUDY = Study(...)` (or `STUDIES`, several):
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Literal
 
 from ..errors import LabError, unknown
@@ -116,6 +117,11 @@ class Study:
         for sentence, broken in wrong.items():
             if broken:
                 raise LabError(f"study {self.name}: {sentence}")
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that it needs and that are not here."""
+        return [package for package in self.needs if find_spec(package) is None]
 
     @property
     def file(self) -> str:

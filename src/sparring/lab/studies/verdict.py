@@ -7,7 +7,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..statistics import holm, paired, spread
@@ -44,10 +44,15 @@ class Finding:
     verdict: Verdict
 
     @property
+    def alike(self) -> bool:
+        """Whether all gains are the same, which comes from runs that ended in the same network and says nothing of other seeds."""
+        return self.interval is not None and self.interval[0] == self.interval[1]
+
+    @property
     def seeds(self) -> int | None:
         """How many would settle an open part at the spread seen, with a power of 80 %; None where that is unknown."""
         deviation, half = spread(self.gains), (self.effect or 0.0) / 2
-        if self.verdict != "open" or deviation is None or math.isnan(self.mean):
+        if self.verdict != "open" or deviation is None or self.alike or math.isnan(self.mean):
             return None
         needed = seeds_needed(max(self.mean, half - self.mean), deviation, self.level)
         return None if needed is None else max(FEWEST, needed)
@@ -83,8 +88,7 @@ def judge(gains: Sequence[float], effect: float | None, level: float = LEVEL, ad
 
     *refuted*: the 95 % interval lies below half of the reported effect (below zero where none is reported).
     *confirmed*: it does not, and the corrected interval lies above zero.
-    *open*: neither, or fewer than five seeds, or gains that are all the same to the last digit: an interval without width
-    comes from runs that ended in the same network, not from certainty.
+    *open*: neither, or fewer than five seeds, or gains that are all the same: an interval without width is no certainty.
 
     Args:
         gains: paired by seed, positive where the claim says so.
@@ -96,13 +100,13 @@ def judge(gains: Sequence[float], effect: float | None, level: float = LEVEL, ad
     whole, narrow = paired(zeros, gains, 1 - level), paired(zeros, gains)
     p_value = narrow.p_value if adjusted is None else adjusted
     half = (effect or 0.0) / 2
-    verdict: Verdict = "open"
-    if len(gains) >= FEWEST and len(set(gains)) > 1 and narrow.interval is not None and not math.isnan(narrow.mean):
-        if narrow.interval[1] < half:
-            verdict = "refuted"
-        elif p_value is not None and p_value < LEVEL and narrow.mean > 0:
-            verdict = "confirmed"
-    return Finding(tuple(gains), narrow.mean, narrow.interval, whole.interval, p_value, effect, level, verdict)
+    finding = Finding(tuple(gains), narrow.mean, narrow.interval, whole.interval, p_value, effect, level, "open")
+    if len(gains) < FEWEST or narrow.interval is None or finding.alike or math.isnan(narrow.mean):
+        return finding
+    if narrow.interval[1] < half:
+        return replace(finding, verdict="refuted")
+    confirmed = p_value is not None and p_value < LEVEL and narrow.mean > 0
+    return replace(finding, verdict="confirmed") if confirmed else finding
 
 
 def judge_all(parts: Sequence[tuple[Sequence[float], float | None]]) -> list[Finding]:

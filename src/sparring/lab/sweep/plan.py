@@ -13,7 +13,7 @@ from ..cli.parse import parse_value
 from ..compare import jobs
 from ..errors import LabError
 from ..pool import Job
-from ..task import Task, Value
+from ..task import Setting, Task, Value
 
 Range = FloatDistribution | IntDistribution | CategoricalDistribution
 
@@ -66,10 +66,14 @@ class Plan:
     storage: str | None = None
 
     @property
+    def setting(self) -> Setting:
+        """What its runs share, whatever is searched."""
+        return self.task.setting(self.method, self.scale, data=self.data, overrides=self.overrides)
+
+    @property
     def title(self) -> str:
         """Of the summary: sweeps over the same parameters and the same files share it, whatever their ranges."""
-        setting = self.task.setting(self.method, self.scale, data=self.data, overrides=self.overrides)
-        derived = {key: value for key, value in setting.overrides.items() if key not in self.overrides}
+        derived = {key: value for key, value in self.setting.overrides.items() if key not in self.overrides}
         changes = "".join(f" {key}={value}" for key, value in sorted({**self.overrides, **derived}.items()))
         seeds = ",".join(map(str, self.seeds))
         return f"{self.task.name} {self.scale} {self.method} [{' '.join(self.ranges)}] seeds {seeds}{changes}"

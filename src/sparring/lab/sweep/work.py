@@ -155,6 +155,7 @@ def summary(plan: Plan, trials: Sequence[Trial], before: Mapping[str, Any]) -> d
         "score": plan.task.score,
         "better": plan.task.better,
         "seeds": list(plan.seeds),
+        "changes": dict(plan.setting.overrides),
         "log": log,
         "trials": sorted(every, key=lambda t: -t["value"] if plan.task.better == "higher" else t["value"]),
     }

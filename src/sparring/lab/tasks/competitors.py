@@ -118,7 +118,7 @@ def competitors(
         ascent: the follower's settings.
         paper: what the paper sets instead, at the scale `paper`.
         seen_through: start of SALT's follower: so far away that single precision can differentiate its step.
-        small: what every ascent sets instead at the scale `small`.
+        small: what every ascent sets instead at the scale `small`; the control has the same radius.
     """
     radius: dict[str, Value] = {"radius": ascent["radius"], "norm": "l2"}
     follower: dict[str, Value] = {"norm": "l2", "update": "normalised", "step_size": 0.0, **ascent}
@@ -136,7 +136,7 @@ def competitors(
         own = ("steps",) if name.startswith("free") else ()
         published = {k: v for k, v in paper.items() if settings.get(k, "uniform") != "uniform" and k not in own}
         own = ("start",) if name.startswith("free") else ()
-        measured = {k: v for k, v in (small or {}).items() if "update" in settings and k not in own}
+        measured = {k: v for k, v in (small or {}).items() if k in settings and k not in own}
         scales = {scale: values for scale, values in (("small", measured), ("paper", published)) if values}
         return Method(name, summary, partial(objective, name, kit), settings, scales)
 

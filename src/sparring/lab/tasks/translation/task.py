@@ -156,7 +156,7 @@ TINY: dict[str, Value] = {
     "width": 32,
     "layers": 1,
     "inner": 64,
-    "dropout": 0.0,
+    "dropout": 0.1,
     "beam": 2,
     "epochs": 8,
     "tokens": 600,
