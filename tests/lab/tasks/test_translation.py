@@ -174,8 +174,14 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     changes = {"train": "test_2016_flickr"}
     with pytest.raises(LabError, match="train=test_2016_flickr does not fit; it is what multi30k is tested on"):
         task("multi30k").load(task("multi30k").setting("plain", "small", data=tmp_path, overrides=changes))
-    with pytest.raises(LabError, match="length=2 leaves no sentence pair"):
+    with pytest.raises(LabError, match=r"length=2 leaves no sentence pair; the shortest needs \d+$") as error:
         task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": 2}))
+    needed = int(str(error.value).split()[-1])
+    with pytest.raises(LabError, match=f"the shortest needs {needed}$"):
+        task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": needed - 1}))
+    assert (
+        len(task("multi30k").load(task("multi30k").setting("plain", overrides={**SHORT, "length": needed})).train) >= 1
+    )
     with pytest.raises(LabError, match="beam=0 does not fit; it must be at least 1"):
         prepare(task("multi30k").setting("plain", overrides={**SHORT, "beam": 0}))
     with pytest.raises(ValueError, match="width=32 does not divide among 5 heads; use a multiple of 5, such as 35"):

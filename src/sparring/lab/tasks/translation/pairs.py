@@ -110,7 +110,8 @@ def encoded(texts: Texts, pieces: Pieces, length: int = 0, beam: int = 1) -> Pai
     both = list(zip(pieces.encode_all(texts.first), pieces.encode_all(texts.second), strict=True))
     kept = [place for place, (a, b) in enumerate(both) if not length or max(len(a), len(b)) < length]
     if not kept:
-        raise LabError(f"length={length} leaves no sentence pair; the shortest has {min(len(a) + 1 for a, _ in both)}")
+        shortest = min(max(len(a), len(b)) + 1 for a, b in both)
+        raise LabError(f"length={length} leaves no sentence pair; the shortest needs {shortest}")
     source, _ = pad([[*both[place][0], END] for place in kept], PAD)
     target, _ = pad([[START, *both[place][1]] for place in kept], PAD)
     wanted, valid = pad([[*both[place][1], END] for place in kept], PAD)

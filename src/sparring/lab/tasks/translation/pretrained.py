@@ -55,7 +55,8 @@ def encoded(texts: Texts, encoder: str, length: int = 0, beam: int = 1) -> Pairs
         k for k, (a, b) in enumerate(zip(sources, targets, strict=True)) if not length or max(len(a), len(b)) <= length
     ]
     if not kept:
-        raise LabError(f"length={length} leaves no sentence pair; the shortest has {min(map(len, sources))} pieces")
+        shortest = min(max(len(a), len(b)) for a, b in zip(sources, targets, strict=True))
+        raise LabError(f"length={length} leaves no sentence pair; the shortest needs {shortest}")
     longest, limit = max(len(row) for k in kept for row in (sources[k], targets[k])), positions(config)
     if longest > limit:
         raise LabError(
