@@ -52,6 +52,7 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(5, 4, dtype=torch.double), torch.randint(3, (5,))
 
 
+@pytest.mark.filterwarnings("ignore:r_drop. both passes")  # there is no dropout in it
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", RECIPES)
 def test_buffers_move_once_a_step(name: str, in_place: bool) -> None:
