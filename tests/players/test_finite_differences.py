@@ -233,6 +233,28 @@ def test_the_share_that_is_seen_through_is_told(unroll: Any) -> None:
     assert objective.diagnostics["pgd/seen_through"] == 0.5
 
 
+def test_many_small_entries_are_a_slope_too() -> None:
+    """In the ball of the largest entry a step climbs by all entries together, however small the largest one is."""
+    found, way = {}, "autograd"
+    for dtype in (torch.float32, torch.float64):
+        for unroll in (way, False):
+            torch.manual_seed(0)
+            model = nn.Linear(4000, 4)
+            x, y = torch.randn(8, 4000), torch.arange(8) % 4
+            player = Placed(sp.Linf(0.05), unroll=unroll)
+            object.__setattr__(player, "begins", 0.005 * torch.randn(8, 4000).sign().to(dtype))
+            term = sp.Term(sp.Input(), player, sp.kl, weight=10.0)
+            objective = sp.Objective(model.to(dtype), sp.cross_entropy, term)
+            loss = objective(x.to(dtype), y)
+            found[dtype, unroll] = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
+            assert objective.diagnostics.get("placed/seen_through", 1) == 1
+    single, double = (
+        found[dtype, way].double() - found[dtype, False].double() for dtype in (torch.float32, torch.float64)
+    )
+    assert float(double.norm()) > 1e-3 * float(found[torch.float64, False].norm())
+    assert float((single - double).norm()) < 0.1 * float(double.norm())
+
+
 class Half(nn.Module):
     """Deaf to the first eight examples but for a whisper."""
 

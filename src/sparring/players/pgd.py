@@ -141,19 +141,31 @@ class PGD(InBall):
         unit = self.ball.normalise(gradient, slot.valid)
         if not unit.requires_grad:
             return unit
-        trusted = self._sloped(gradient.detach(), slot.valid)
+        trusted = self._sloped(gradient.detach(), unit.detach(), slot.valid)
         return torch.where(trusted.view(-1, *(1,) * (unit.dim() - 1)), unit, unit.detach())
 
-    def _sloped(self, gradient: Tensor, valid: Tensor | None) -> Tensor:
-        """Where a gradient is more than rounding, (B,)."""
-        return self.ball.norm(gradient, valid) * self.size > NOISE * torch.finfo(gradient.dtype).eps
+    def _sloped(self, gradient: Tensor, unit: Tensor, valid: Tensor | None) -> Tensor:
+        """Where the first-order gain of a step along `unit` is more than rounding, (B,).
+
+        A finite difference divides by the gradient's own norm, which in the ball of the largest entry is far less than the gain.
+        """
+        if self.unroll == "finite_difference":
+            gain = self.ball.norm(gradient, valid)
+        else:
+            gain = (gradient * unit).reshape(len(unit), -1).sum(1)
+        return gain * self.size > NOISE * torch.finfo(gradient.dtype).eps
 
     def seen_through(self, gradients: Sequence[Tensor], slots: Sequence[Slot]) -> Callable[[], Tensor] | float:
         """Share of the examples whose step has a derivative, when somebody asks: signs have none, nor has rounding."""
         if self.update != "normalised":
             return float(self.update != "sign")
         kept = [(g.detach(), slot.valid) for g, slot in zip(gradients, slots, strict=True)]
-        return lambda: torch.cat([self._sloped(g, valid) for g, valid in kept]).float().mean()
+
+        def share() -> Tensor:
+            found = [self._sloped(g, self.ball.normalise(g, valid), valid) for g, valid in kept]
+            return torch.cat(found).float().mean()
+
+        return share
 
     def share(self, game: Game) -> float | Tensor:
         """How much of the derivative counts: one number, or one per example (B,)."""
